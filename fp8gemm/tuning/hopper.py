@@ -1,0 +1,76 @@
+"""The chips that kernels are chosen for, and what every Hopper SM has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fp8gemm.errors import InputError
+
+SHARED_BYTES_PER_CTA = 227 * 1024
+"""Shared memory one CTA may ask for: 228 KB an SM, 1 KB of it reserved for the system."""
+
+REGISTERS_PER_SM = 64 * 1024
+MAX_REGISTERS_PER_THREAD = 255
+TENSOR_MACS_PER_CYCLE = 4096
+"""Dense e4m3 multiply-accumulates of one SM's four tensor cores in one cycle."""
+
+MAX_BOX_ROWS = 256
+"""Most elements of a TMA box along one dimension."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What tile choice depends on besides the problem.
+
+    Attributes:
+        name: the name users give, such as ``h200``.
+        num_sms: streaming multiprocessors.
+        l2_bytes: size of the L2 cache.
+        dram_bytes_per_us: memory bandwidth that a copy reaches, not the datasheet's.
+        l2_bytes_per_cycle: bytes that one SM takes in from L2 in a cycle when all of them do.
+        clock_mhz: SM clock under tensor load.
+    """
+
+    name: str
+    num_sms: int
+    l2_bytes: int
+    dram_bytes_per_us: float
+    l2_bytes_per_cycle: float = 56.0
+    clock_mhz: float = 1500.0
+
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("h200", num_sms=132, l2_bytes=60 << 20, dram_bytes_per_us=4.3e6),
+        Chip("h100", num_sms=132, l2_bytes=50 << 20, dram_bytes_per_us=3.0e6),
+        Chip("h100-pcie", num_sms=114, l2_bytes=50 << 20, dram_bytes_per_us=1.8e6),
+        Chip("h20", num_sms=78, l2_bytes=60 << 20, dram_bytes_per_us=3.6e6),
+    )
+}
+
+
+def named_chip(name: str) -> Chip:
+    """The chip of that name.
+
+    Raises:
+        InputError: the name is none of ``CHIPS``.
+    """
+    try:
+        return CHIPS[name]
+    except KeyError:
+        raise InputError(f"expected a chip among {', '.join(CHIPS)}, got {name!r}") from None
+
+
+def chip_of_device(device_name: str, num_sms: int, l2_bytes: int) -> Chip:
+    """The chip that a Hopper device is: the known one whose name it carries, with the device's own SM count and L2."""
+    name = device_name.lower()
+    if "h20" in name and "h200" not in name:
+        known = CHIPS["h20"]
+    elif "h100" in name and "pcie" in name:
+        known = CHIPS["h100-pcie"]
+    elif "h200" in name or "gh200" in name:
+        known = CHIPS["h200"]
+    else:
+        known = CHIPS["h100"]
+    return Chip(known.name, num_sms, l2_bytes, known.dram_bytes_per_us, known.l2_bytes_per_cycle, known.clock_mhz)

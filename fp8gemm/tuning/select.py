@@ -1,0 +1,64 @@
+"""From a problem and a chip to a config: pure functions, cached."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, lru_cache
+
+from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, candidate_configs
+from fp8gemm.tuning.hopper import Chip, named_chip
+from fp8gemm.tuning.model import predict
+from fp8gemm.tuning.problem import Problem, StoreKind
+
+
+def select(m: int, n: int, k: int, *, chip: str = "h200") -> TileConfig:
+    """The config that a packed bfloat16 output of this shape is computed with. Needs no GPU.
+
+    Raises:
+        InputError: for an impossible shape or an unknown chip.
+    """
+    return select_config(Problem(m, n, k), named_chip(chip))
+
+
+def select_config(problem: Problem, chip: Chip) -> TileConfig:
+    """The config of least predicted cost."""
+    return _ranked(_rounded(problem), chip)[0]
+
+
+def ranked_configs(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
+    """Every legal config, best first. All of them are right for every M."""
+    return _ranked(_rounded(problem), chip)
+
+
+def enumerate_configs(n: int, k: int, max_m: int, *, chip: str = "h200") -> tuple[TileConfig, ...]:
+    """Exactly the configs that ``select`` returns for some 0 < M <= max_m, each once, in the order of that M."""
+    choices = config_by_m(Problem(max_m, n, k), named_chip(chip))
+    return tuple(dict.fromkeys(config for _, config in choices))
+
+
+def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, TileConfig], ...]:
+    """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
+    steps: list[tuple[int, TileConfig]] = []
+    for m in range(WAVE_ROWS, _rounded(problem).m + 1, WAVE_ROWS):
+        config = select_config(replace(problem, m=m), chip)
+        if steps and steps[-1][1] == config:
+            steps.pop()
+        steps.append((m, config))
+    return tuple(steps)
+
+
+def _rounded(problem: Problem) -> Problem:
+    """The same problem with M rounded up to whole waves: no config computes fewer rows than that, and choices that
+    depend on M only through it change at known places, so a plan can hold them all."""
+    return replace(problem, m=max(-(-problem.m // WAVE_ROWS), 1) * WAVE_ROWS)
+
+
+@lru_cache(maxsize=4096)
+def _ranked(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
+    configs = _candidates(problem.store)
+    return tuple(sorted(configs, key=lambda config: predict(problem, config, chip).total_us))
+
+
+@cache
+def _candidates(store: StoreKind) -> tuple[TileConfig, ...]:
+    return tuple(candidate_configs(store))

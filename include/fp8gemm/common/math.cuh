@@ -1,0 +1,18 @@
+// Integer arithmetic on tile counts and sizes.
+#pragma once
+
+#include "fp8gemm/common/types.cuh"
+
+namespace fp8gemm {
+
+template <class T>
+FP8GEMM_HOST_DEVICE constexpr T ceil_div(T a, T b) {
+    return (a + b - 1) / b;
+}
+
+template <class T>
+FP8GEMM_HOST_DEVICE constexpr T minimum(T a, T b) {
+    return a < b ? a : b;
+}
+
+}  // namespace fp8gemm

@@ -1,0 +1,56 @@
+// How a CTA's output tile is divided among warpgroups, and a warpgroup's part into waves.
+//
+// A wave is what one chain of WGMMAs computes: 64 rows by at most 128 columns. Its block sums need a register for
+// every accumulator of the wave, on top of those of the whole tile, so a wave is kept narrow while a tile may be large.
+// No wave crosses a 128-column block of the weight, so a wave has exactly one weight scale per K block.
+#pragma once
+
+#include "fp8gemm/common/math.cuh"
+
+namespace fp8gemm {
+
+constexpr uint32_t kThreadsPerWarp = 32;
+constexpr uint32_t kWarpsPerWarpgroup = 4;
+constexpr uint32_t kThreadsPerWarpgroup = 128;
+constexpr uint32_t kScaleBlock = 128;  ///< K columns, and weight rows, that share one scale
+
+template <class Config>
+struct TileShape {
+    static constexpr uint32_t kBlockM = Config::kBlockM;
+    static constexpr uint32_t kBlockN = Config::kBlockN;
+    static constexpr uint32_t kBlockK = Config::kBlockK;
+    static constexpr uint32_t kNumKBlocks = ceil_div(Config::kK, kBlockK);
+
+    static constexpr uint32_t kWarpgroups = Config::kWarpgroupsM * Config::kWarpgroupsN;
+    static constexpr uint32_t kWarpgroupRows = kBlockM / Config::kWarpgroupsM;
+    static constexpr uint32_t kWarpgroupCols = kBlockN / Config::kWarpgroupsN;
+
+    static constexpr uint32_t kWaveM = 64;
+    static constexpr uint32_t kWaveN = minimum(kWarpgroupCols, kScaleBlock);
+    static constexpr uint32_t kWavesM = kWarpgroupRows / kWaveM;
+    static constexpr uint32_t kWavesN = kWarpgroupCols / kWaveN;
+    static constexpr uint32_t kWaveRegisters = kWaveM * kWaveN / kThreadsPerWarpgroup;
+
+    static constexpr uint32_t kClusterSize = Config::kClusterM * Config::kClusterN;
+
+    static_assert(kBlockK == kScaleBlock, "promotion happens once per K block, so a K block is one scale block");
+    static_assert(kBlockM % (Config::kWarpgroupsM * kWaveM) == 0, "rows divide into 64-row waves");
+    static_assert(kBlockN % Config::kWarpgroupsN == 0 && kWarpgroupCols % kWaveN == 0, "columns divide into waves");
+    static_assert(kScaleBlock % kWaveN == 0, "a wave must not cross a 128-column block of weight scales");
+
+    /// Accumulators of one thread: one row of registers per wave.
+    using Accumulators = float[kWavesM][kWavesN][kWaveRegisters];
+};
+
+/// Where one warpgroup's part lies inside the CTA's tile.
+template <class Shape, class Config>
+struct WarpgroupOrigin {
+    uint32_t row;
+    uint32_t col;
+
+    FP8GEMM_HOST_DEVICE explicit WarpgroupOrigin(uint32_t warpgroup)
+        : row(warpgroup / Config::kWarpgroupsN * Shape::kWarpgroupRows),
+          col(warpgroup % Config::kWarpgroupsN * Shape::kWarpgroupCols) {}
+};
+
+}  // namespace fp8gemm

@@ -1,0 +1,39 @@
+// Fixed-width types, qualifiers and the enumerations that a rendered Config may name.
+//
+// NVRTC compiles these headers with no include path but our own, so nothing here comes from the CUDA toolkit
+// or from the C++ library. The same files compile on the host, where the scheduler is tested.
+#pragma once
+
+#ifdef __CUDACC__
+#define FP8GEMM_DEVICE __device__ __forceinline__
+#define FP8GEMM_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define FP8GEMM_HOST_DEVICE inline
+#endif
+
+namespace fp8gemm {
+
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+
+static_assert(sizeof(uint16_t) == 2 && sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "unexpected data model");
+
+/// What the output is made of.
+enum class OutputType { kBfloat16 };
+
+/// How the output reaches global memory.
+enum class StoreKind {
+    kTma,         ///< staged in shared memory, written by bulk tensor copies: 16-byte aligned base and row pitch
+    kPredicated,  ///< written element by element from registers: any base, any strides
+};
+
+/// A CUtensorMap: opaque to the device, which only ever takes its address.
+struct alignas(64) TensorMap {
+    uint8_t opaque[128];
+};
+
+}  // namespace fp8gemm

@@ -1,0 +1,150 @@
+// Dense NT GEMM, A scaled 1x128 and B 128x128: D[M, N] = (A * scales_a)[M, K] (B * scales_b)[N, K]^T.
+//
+// Persistent, warp-specialised, one CTA per SM. M is a run-time argument; everything else is in Config.
+//
+// Warp roles
+//   warpgroup 0      warp 0          load   one thread fills the operand ring by TMA
+//                    warps 1, 2...   store  one thread each writes a consumer warpgroup's staged output by TMA
+//   warpgroups 1...                  multiply: WGMMA, promotion, conversion, staging
+//
+// Shared memory (SharedStorage)
+//   operands.a, .b, .scales_a        kStages K blocks
+//   epilogue                         with TMA store: one staging tile and ring per consumer warpgroup
+//   operand_ring                     kStages x {full, empty}
+//
+// Barriers               arrives                                       count                       first wait, parity
+//   operand_ring.full    load thread (expect_tx) + the bytes           1                           multiply, 0
+//   operand_ring.empty   a lane of each consumer warp of the cluster   cluster size x warps        load, 1
+//   epilogue ring.full   a lane of each warp of the warpgroup          4                           store, 0
+//   epilogue ring.empty  the store thread                              1                           multiply, 1
+#pragma once
+
+#include "fp8gemm/epilogue/predicated_store.cuh"
+#include "fp8gemm/epilogue/tma_store.cuh"
+#include "fp8gemm/mainloop/load.cuh"
+#include "fp8gemm/mainloop/multiply.cuh"
+#include "fp8gemm/ptx/cluster.cuh"
+#include "fp8gemm/scheduler/persistent.cuh"
+
+namespace fp8gemm {
+
+template <class Config, StoreKind kStore>
+struct EpiloguePolicy;
+
+template <class Config>
+struct EpiloguePolicy<Config, StoreKind::kTma> {
+    using Type = TmaStore<Config>;
+};
+
+template <class Config>
+struct EpiloguePolicy<Config, StoreKind::kPredicated> {
+    using Type = PredicatedStore<Config>;
+};
+
+template <class Config>
+struct Dense1d2d {
+    using Shape = TileShape<Config>;
+    using Schedule = PersistentSchedule<Config>;
+    using Epilogue = typename EpiloguePolicy<Config, Config::kStore>::Type;
+
+    static constexpr uint32_t kNumThreads = (1 + Shape::kWarpgroups) * kThreadsPerWarpgroup;
+    static constexpr uint32_t kLoadRegisters = 40;
+    static constexpr uint32_t kMultiplyRegisters = 232;
+
+    static_assert(Shape::kWarpgroups == 2, "the register split below is for one load and two consumer warpgroups");
+    static_assert(Shape::kClusterSize <= 2, "operands are multicast to at most one other CTA");
+    static_assert(Config::kOutput == OutputType::kBfloat16, "the epilogues pack bfloat16");
+
+    /// Filled in by the host: fp8gemm/driver/launch.py knows these offsets.
+    struct Params {
+        TensorMap a_map;         ///< (M, K) e4m3
+        TensorMap b_map;         ///< (N, K) e4m3
+        TensorMap scales_a_map;  ///< (ceil(K / 128), M) float, M contiguous
+        TensorMap d_map;         ///< (M, N), with TMA store
+        const float* scales_b;   ///< (ceil(N / 128), ceil(K / 128)), row-major
+        void* d;                 ///< (M, N), with predicated store; strides in elements
+        int64_t d_stride_m;
+        int64_t d_stride_n;
+        uint32_t m;
+    };
+    static_assert(sizeof(Params) == 576, "the host lays out this struct byte by byte");
+
+    struct SharedStorage {
+        OperandStages<Config> operands;
+        typename Epilogue::SharedStorage epilogue;
+        BarrierRing<Config::kStages> operand_ring;
+    };
+    static_assert(sizeof(SharedStorage) == Config::kSharedBytes, "the host computes another size of shared memory");
+
+    static FP8GEMM_DEVICE void run(const Params& params) {
+        extern __shared__ __align__(1024) uint8_t shared_bytes[];
+        auto& shared = *reinterpret_cast<SharedStorage*>(shared_bytes);
+        const uint32_t warp = ptx::warp_index();
+        const uint32_t warpgroup = warp / kWarpsPerWarpgroup;
+        const uint32_t rank = Shape::kClusterSize == 1 ? 0 : ptx::cluster_rank();
+        const Schedule schedule(params.m, blockIdx.x / Shape::kClusterSize, gridDim.x / Shape::kClusterSize, rank);
+
+        set_up(params, shared, warp);
+        if (warpgroup == 0) {
+            ptx::decrease_registers<kLoadRegisters>();
+            if (ptx::elect_one()) {
+                if (warp == 0) {
+                    OperandLoader<Config>(params.a_map, params.b_map, params.scales_a_map, shared.operands,
+                                          shared.operand_ring, rank)
+                        .run(schedule);
+                } else if (warp <= Epilogue::kStoreWarps) {
+                    Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
+                }
+            }
+        } else {
+            ptx::increase_registers<kMultiplyRegisters>();
+            multiply(params, shared, schedule, warpgroup - 1, warp);
+        }
+        tear_down();
+    }
+
+private:
+    static FP8GEMM_DEVICE void set_up(const Params& params, SharedStorage& shared, uint32_t warp) {
+        if (warp == 0 && ptx::elect_one()) {
+            ptx::prefetch_tensor_map(params.a_map);
+            ptx::prefetch_tensor_map(params.b_map);
+            ptx::prefetch_tensor_map(params.scales_a_map);
+            shared.operand_ring.initialize(1, Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);
+            shared.epilogue.initialize();
+            ptx::fence_mbarrier_init();
+        }
+        synchronize();
+        ptx::wait_for_previous_grids();
+    }
+
+    static FP8GEMM_DEVICE void multiply(const Params& params, SharedStorage& shared, Schedule schedule,
+                                        uint32_t warpgroup, uint32_t warp) {
+        Multiplier<Config> multiplier(shared.operands, shared.operand_ring, params.scales_b, warpgroup, warp);
+        typename Epilogue::Writer writer(params, shared.epilogue, warpgroup, warp);
+        typename Shape::Accumulators accumulators;
+        TileCoordinate tile;
+        while (schedule.next(tile)) {
+            multiplier.run(tile, accumulators);
+            writer.write(tile, accumulators);
+        }
+    }
+
+    /// A CTA may not exit while another of its cluster can still write to its shared memory or arrive at its barriers.
+    static FP8GEMM_DEVICE void tear_down() {
+        if constexpr (Shape::kClusterSize > 1) {
+            __syncwarp();
+            ptx::cluster_sync();
+        }
+    }
+
+    static FP8GEMM_DEVICE void synchronize() {
+        if constexpr (Shape::kClusterSize > 1) {
+            __syncwarp();
+            ptx::cluster_sync();
+        } else {
+            __syncthreads();
+        }
+    }
+};
+
+}  // namespace fp8gemm

@@ -1,0 +1,45 @@
+// One stage of the operand ring: a K block of A, of B and of A's scales, and how WGMMA is told where they are.
+#pragma once
+
+#include "fp8gemm/common/tile_shape.cuh"
+#include "fp8gemm/pipeline/barrier_ring.cuh"
+
+namespace fp8gemm {
+
+/// Operand ring of a CTA. Rows of a and b are 128 bytes, written by TMA with the 128-byte swizzle, which repeats every
+/// 8 rows; so each tile starts on a 1024-byte boundary.
+template <class Config>
+struct OperandStages {
+    using Shape = TileShape<Config>;
+    static constexpr uint32_t kStages = Config::kStages;
+    static constexpr uint32_t kBytesA = Shape::kBlockM * Shape::kBlockK;
+    static constexpr uint32_t kBytesB = Shape::kBlockN * Shape::kBlockK;
+    static constexpr uint32_t kBytesScalesA = Shape::kBlockM * sizeof(float);
+    /// What arrives in one CTA per stage, whoever of the cluster asked for it. Boxes count whole, tails included.
+    static constexpr uint32_t kBytes = kBytesA + kBytesB + kBytesScalesA;
+
+    alignas(1024) uint8_t a[kStages][kBytesA];
+    alignas(1024) uint8_t b[kStages][kBytesB];
+    alignas(128) float scales_a[kStages][Shape::kBlockM];
+};
+
+/// The address field of a matrix descriptor: offsets may be added to it, for it never carries into the other fields.
+FP8GEMM_DEVICE uint32_t descriptor_address(const void* tile) {
+    return ptx::shared_address(tile) >> 4;
+}
+
+/// What to add to an address field to move it by `bytes`.
+FP8GEMM_DEVICE constexpr uint32_t descriptor_offset(uint32_t bytes) {
+    return bytes >> 4;
+}
+
+/// The shared-memory matrix descriptor of a K-major operand with 128-byte swizzle (PTX ISA, "Matrix descriptor"):
+/// bits 0-13 address / 16; bits 32-45 the distance of 8-row groups / 16; bits 62-63 the swizzle, 1 = 128 bytes.
+/// The address of a K-major operand may be advanced inside the 128-byte row to step along K.
+FP8GEMM_DEVICE uint64_t matrix_descriptor(uint32_t address) {
+    constexpr uint64_t kGroupStride = 8 * 128 / 16;
+    constexpr uint64_t kSwizzle128 = 1;
+    return (kSwizzle128 << 62) | (kGroupStride << 32) | address;
+}
+
+}  // namespace fp8gemm

@@ -1,0 +1,54 @@
+// Who am I: lane, warp, the elected thread; and what a warpgroup may ask of the register file and of the grid before.
+#pragma once
+
+#include "fp8gemm/common/types.cuh"
+
+namespace fp8gemm::ptx {
+
+/// %laneid
+/// NOTE: Volatile, so that each use reads it anew. Otherwise the compiler computes what an epilogue derives from it once,
+/// before the main loop, and holds it in registers that the main loop does not have to spare.
+FP8GEMM_DEVICE uint32_t lane_index() {
+    uint32_t lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+/// The warp's index in its CTA, by a shuffle so that the compiler knows it to be the same for the whole warp: what is
+/// derived from it then lives in uniform registers.
+FP8GEMM_DEVICE uint32_t warp_index() {
+    return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+}
+
+/// elect.sync: true in exactly one thread of a converged warp.
+FP8GEMM_DEVICE bool elect_one() {
+    uint32_t elected;
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "elect.sync _|p, 0xffffffff;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(elected));
+    return elected != 0;
+}
+
+/// setmaxnreg.dec: gives registers back to the CTA's pool. By every warp of a warpgroup.
+template <uint32_t kRegisters>
+FP8GEMM_DEVICE void decrease_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// setmaxnreg.inc: waits until the pool has enough registers and takes them.
+template <uint32_t kRegisters>
+FP8GEMM_DEVICE void increase_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// griddepcontrol.wait: with programmatic dependent launch, until the grids before have completed and their writes are
+/// visible; without it, nothing.
+FP8GEMM_DEVICE void wait_for_previous_grids() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+}  // namespace fp8gemm::ptx

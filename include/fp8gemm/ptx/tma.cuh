@@ -1,0 +1,57 @@
+// The bulk tensor copy engine (TMA). Every function here is for one elected thread.
+#pragma once
+
+#include "fp8gemm/ptx/mbarrier.cuh"
+
+namespace fp8gemm::ptx {
+
+/// prefetch.tensormap
+FP8GEMM_DEVICE void prefetch_tensor_map(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// cp.async.bulk.tensor.2d global -> shared of this CTA; the bytes are counted on `barrier`.
+/// `inner` and `outer` are element coordinates; what lies outside the tensor arrives as zeros and is counted too.
+FP8GEMM_DEVICE void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
+                                uint32_t outer) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
+            "r"(shared_address(destination)),
+        "l"(&map), "r"(shared_address(barrier)), "r"(inner), "r"(outer)
+        : "memory");
+}
+
+/// The same with .multicast::cluster: the box lands at the same offset of every CTA whose bit is set in `mask`, and is
+/// counted on each one's own barrier.
+FP8GEMM_DEVICE void tma_load_2d_multicast(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
+                                          uint32_t outer, uint16_t mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(destination)),
+        "l"(&map), "r"(shared_address(barrier)), "r"(inner), "r"(outer), "h"(mask)
+        : "memory");
+}
+
+/// cp.async.bulk.tensor.2d shared -> global; what lies outside the tensor is not written.
+FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+                 "r"(shared_address(source)), "r"(inner), "r"(outer)
+                 : "memory");
+}
+
+/// cp.async.bulk.commit_group
+FP8GEMM_DEVICE void tma_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/// cp.async.bulk.wait_group.read: all stores of this thread have read their shared memory, which may be written again.
+FP8GEMM_DEVICE void tma_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/// fence.proxy.async: ordinary writes of this thread to shared memory become visible to TMA and WGMMA.
+FP8GEMM_DEVICE void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+}  // namespace fp8gemm::ptx

@@ -1,0 +1,39 @@
+// Inline-assembly operand lists of WGMMA: the accumulators of an m64nNk32 instruction are N/2 registers a thread.
+//
+// Inline assembly takes neither loops nor parameter packs, so the lists are grown by macros, four registers (eight
+// columns) at a time. Only ptx/wgmma.cuh includes this file.
+#pragma once
+
+#define FP8GEMM_NAMES_8 "%0, %1, %2, %3"
+#define FP8GEMM_NAMES_16 FP8GEMM_NAMES_8 ", %4, %5, %6, %7"
+#define FP8GEMM_NAMES_24 FP8GEMM_NAMES_16 ", %8, %9, %10, %11"
+#define FP8GEMM_NAMES_32 FP8GEMM_NAMES_24 ", %12, %13, %14, %15"
+#define FP8GEMM_NAMES_40 FP8GEMM_NAMES_32 ", %16, %17, %18, %19"
+#define FP8GEMM_NAMES_48 FP8GEMM_NAMES_40 ", %20, %21, %22, %23"
+#define FP8GEMM_NAMES_56 FP8GEMM_NAMES_48 ", %24, %25, %26, %27"
+#define FP8GEMM_NAMES_64 FP8GEMM_NAMES_56 ", %28, %29, %30, %31"
+#define FP8GEMM_NAMES_72 FP8GEMM_NAMES_64 ", %32, %33, %34, %35"
+#define FP8GEMM_NAMES_80 FP8GEMM_NAMES_72 ", %36, %37, %38, %39"
+#define FP8GEMM_NAMES_88 FP8GEMM_NAMES_80 ", %40, %41, %42, %43"
+#define FP8GEMM_NAMES_96 FP8GEMM_NAMES_88 ", %44, %45, %46, %47"
+#define FP8GEMM_NAMES_104 FP8GEMM_NAMES_96 ", %48, %49, %50, %51"
+#define FP8GEMM_NAMES_112 FP8GEMM_NAMES_104 ", %52, %53, %54, %55"
+#define FP8GEMM_NAMES_120 FP8GEMM_NAMES_112 ", %56, %57, %58, %59"
+#define FP8GEMM_NAMES_128 FP8GEMM_NAMES_120 ", %60, %61, %62, %63"
+
+#define FP8GEMM_OPERANDS_8 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define FP8GEMM_OPERANDS_16 FP8GEMM_OPERANDS_8, "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+#define FP8GEMM_OPERANDS_24 FP8GEMM_OPERANDS_16, "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
+#define FP8GEMM_OPERANDS_32 FP8GEMM_OPERANDS_24, "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+#define FP8GEMM_OPERANDS_40 FP8GEMM_OPERANDS_32, "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
+#define FP8GEMM_OPERANDS_48 FP8GEMM_OPERANDS_40, "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+#define FP8GEMM_OPERANDS_56 FP8GEMM_OPERANDS_48, "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27])
+#define FP8GEMM_OPERANDS_64 FP8GEMM_OPERANDS_56, "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define FP8GEMM_OPERANDS_72 FP8GEMM_OPERANDS_64, "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
+#define FP8GEMM_OPERANDS_80 FP8GEMM_OPERANDS_72, "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
+#define FP8GEMM_OPERANDS_88 FP8GEMM_OPERANDS_80, "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43])
+#define FP8GEMM_OPERANDS_96 FP8GEMM_OPERANDS_88, "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+#define FP8GEMM_OPERANDS_104 FP8GEMM_OPERANDS_96, "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51])
+#define FP8GEMM_OPERANDS_112 FP8GEMM_OPERANDS_104, "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55])
+#define FP8GEMM_OPERANDS_120 FP8GEMM_OPERANDS_112, "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
+#define FP8GEMM_OPERANDS_128 FP8GEMM_OPERANDS_120, "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])

@@ -1,0 +1,39 @@
+// The persistent schedule: the grid is as large as the GPU, and each cluster takes every num_clusters-th cluster tile.
+//
+// Every warp role walks its own copy of the schedule, so no role has to tell another which tile comes next.
+// A cluster tile is kClusterM x kClusterN CTA tiles, one for each CTA. Those past the edge of the output are computed
+// from zeros and stored nowhere: the CTA must still load its share of what the cluster multicasts.
+#pragma once
+
+#include "fp8gemm/scheduler/raster.cuh"
+
+namespace fp8gemm {
+
+template <class Config>
+struct PersistentSchedule {
+    static constexpr uint32_t kClusterTileM = Config::kBlockM * Config::kClusterM;
+    static constexpr uint32_t kClusterTileN = Config::kBlockN * Config::kClusterN;
+    static constexpr uint32_t kNumN = ceil_div(Config::kN, kClusterTileN);
+
+    uint32_t num_m;
+    uint32_t index;
+    uint32_t num_clusters;
+    uint32_t rank;
+
+    FP8GEMM_HOST_DEVICE PersistentSchedule(uint32_t m, uint32_t cluster, uint32_t num_clusters, uint32_t rank)
+        : num_m(ceil_div(m, kClusterTileM)), index(cluster), num_clusters(num_clusters), rank(rank) {}
+
+    /// Gives this CTA's next tile, in units of CTA tiles; false when there is none.
+    FP8GEMM_HOST_DEVICE bool next(TileCoordinate& tile) {
+        if (index >= num_m * kNumN) {
+            return false;
+        }
+        const TileCoordinate cluster_tile = banded_raster(index, num_m, kNumN, Config::kRasterBand);
+        tile.m = cluster_tile.m * Config::kClusterM + rank / Config::kClusterN;
+        tile.n = cluster_tile.n * Config::kClusterN + rank % Config::kClusterN;
+        index += num_clusters;
+        return true;
+    }
+};
+
+}  // namespace fp8gemm

@@ -1,0 +1,26 @@
+// The order in which tiles are visited: a pure function from an index to a tile.
+//
+// Tiles that run at the same time should share operands in L2. Walking the tile grid in bands of a few tile rows, down
+// each column of the band before the next, makes the tiles in flight a block of about band x (in flight / band): their
+// distinct rows of A and of B are then about as few as they can be.
+#pragma once
+
+#include "fp8gemm/common/math.cuh"
+
+namespace fp8gemm {
+
+struct TileCoordinate {
+    uint32_t m;
+    uint32_t n;
+};
+
+/// The tile of `index` in [0, num_m * num_n). The last band may have fewer than `band` rows of tiles.
+FP8GEMM_HOST_DEVICE TileCoordinate banded_raster(uint32_t index, uint32_t num_m, uint32_t num_n, uint32_t band) {
+    const uint32_t tiles_per_band = band * num_n;
+    const uint32_t first_m = index / tiles_per_band * band;
+    const uint32_t in_band = index % tiles_per_band;
+    const uint32_t rows = minimum(band, num_m - first_m);
+    return TileCoordinate{first_m + in_band % rows, in_band / rows};
+}
+
+}  // namespace fp8gemm
