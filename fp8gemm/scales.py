@@ -1,0 +1,60 @@
+"""Scale layouts: how the multipliers of 1x128 and 128x128 blocks lie in memory.
+
+A GEMM reads activation scales a column at a time (128 rows, one K block), so its layout of choice is *MN-major*: shape
+(M, ceil(K/128)), consecutive rows adjacent, and each column starting on a multiple of 16 bytes, which TMA demands of a
+pitch; that is strides (1, align(M, 4)).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp8gemm.errors import InputError
+
+BLOCK = 128
+"""Values along K (and, for weights, along N) that share one scale."""
+
+_ROWS_PER_16_BYTES = 4
+
+
+def block_count(size: int) -> int:
+    """How many 128-wide blocks cover `size`; the last may be partial."""
+    return -(-size // BLOCK)
+
+
+def mn_major_pitch(rows: int) -> int:
+    """Elements from one column of MN-major scales to the next: `rows` rounded up to a multiple of four."""
+    return -(-rows // _ROWS_PER_16_BYTES) * _ROWS_PER_16_BYTES
+
+
+def is_mn_major(scales: Tensor) -> bool:
+    """Whether 2-D `scales` have exactly the strides (1, align(M, 4))."""
+    return scales.stride() == (1, mn_major_pitch(scales.shape[0]))
+
+
+def empty_mn_major(rows: int, columns: int, *, device: torch.device) -> Tensor:
+    """Uninitialised (rows, columns) float32 scales, MN-major; every column's padding belongs to the storage too."""
+    pitch = mn_major_pitch(rows)
+    return torch.empty(columns * pitch, dtype=torch.float32, device=device).as_strided((rows, columns), (1, pitch))
+
+
+def to_mn_major(scales: Tensor) -> Tensor:
+    """`scales` in the MN-major layout.
+
+    Args:
+        scales: (M, ceil(K/128)) float32, any strides.
+
+    Returns:
+        The same values with strides (1, align(M, 4)): `scales` itself if it has them, else a copy.
+
+    Raises:
+        InputError: `scales` is not two-dimensional float32.
+    """
+    if scales.dtype != torch.float32:
+        raise InputError(f"scales: expected torch.float32, got {scales.dtype}")
+    if scales.ndim != 2:
+        raise InputError(f"scales: expected 2 dimensions, (M, ceil(K/128)), got shape {tuple(scales.shape)}")
+    if is_mn_major(scales):
+        return scales
+    return empty_mn_major(scales.shape[0], scales.shape[1], device=scales.device).copy_(scales)

@@ -1,0 +1,213 @@
+"""What right means for a GEMM kernel, as one reusable check. `tests.cases` makes the data on which it bites.
+
+`check` holds an output to the reference (exact block sums, see `fp8gemm.reference`) by these gates:
+
+| gate | signed | positive | heavy | exact |
+|---|---|---|---|---|
+| `positions`: NaN and Inf where the reference has them, nowhere else | x | x | x | x |
+| `exact`: every finite element is the reference, correctly rounded | | | | x |
+| `rms tensor`, `rms row`, `rms tile`: relative RMS, 2.5e-3 (FP32 out 3e-4) | x | | | |
+| `element`: |err| <= 2^-8 |ref| + c S (FP32 out: c S); c = 3e-4 for signed data, else 4e-3 | x | x | x | |
+| `bias`: |mean of err / S| <= 1e-3, what rounding alone may average to allowed on top | | x | | |
+
+S is `gemm_magnitude`. RMS groups are rows and 128x128 tiles with at least 64 finite elements; smaller ones are held to
+`element` alone, because a correct one-element row exceeds any RMS gate often. For the same reason a group of few
+elements, whose correctly rounded reference is itself unluckily far from the unrounded one, may be 10 % worse than that
+(one row of 64 in a few 10^5). Each gate also allows the absolute error that no format can avoid: half of the output's
+smallest subnormal, and half of float32's per K block.
+
+With noisy data and an infinite scale the sign of a nearly cancelled block sum, and so of its Inf, is a matter of luck:
+so give such scales to integer codes, where block sums are exact, and check them as "exact".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fp8gemm.reference import gemm_magnitude, gemm_reference, round_to_nearest_even
+
+Data = Literal["signed", "positive", "heavy", "exact"]
+
+_TILE = 128
+_SMALLEST_GROUP = 64
+_RMS_LIMIT = {torch.bfloat16: 2.5e-3, torch.float16: 2.5e-3, torch.float32: 3e-4}
+_HALF_STEP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-8, torch.float32: 0.0}
+_ELEMENT_LIMIT = {"signed": 3e-4, "positive": 4e-3, "heavy": 4e-3, "exact": 0.0}
+_BIAS_LIMIT = 1e-3
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate's worst figure over the tensor, in the units of its limit, and where that figure is."""
+
+    name: str
+    worst: float
+    limit: float
+    place: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.worst <= self.limit
+
+    def __str__(self) -> str:
+        verdict = "ok    " if self.passed else "FAILED"
+        return f"{verdict} {self.name:<10} {self.worst:.3e} (limit {self.limit:.3e}) {self.place}".rstrip()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every gate's figure; `calc_diff` is there because peers quote it, and gates nothing."""
+
+    gates: tuple[Gate, ...]
+    calc_diff: float
+
+    @property
+    def passed(self) -> bool:
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        return tuple(gate.name for gate in self.gates if not gate.passed)
+
+    def worst(self, name: str) -> float:
+        """The worst figure of the gate called `name`."""
+        return next(gate.worst for gate in self.gates if gate.name == name)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.gates), f"       calc_diff  {self.calc_diff:.3e}"])
+
+    def raise_if_failed(self, context: object = "") -> None:
+        """AssertionError with every gate's figure if one failed; `context` says which case it was, with its seed."""
+        if self.failed:
+            raise AssertionError(f"{context}: wrong by {', '.join(self.failed)}\n{self}")
+
+
+def check(out: Tensor, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, *, data: Data = "signed") -> Report:
+    """Hold `out`, (M, N) bfloat16, float16 or float32, to the reference of its operands by the gates for `data`."""
+    reference = gemm_reference(a, scales_a, b, scales_b, out_dtype=torch.float64)
+    if out.shape != reference.shape:
+        raise AssertionError(f"output: expected shape {tuple(reference.shape)}, got {tuple(out.shape)}")
+    magnitude = gemm_magnitude(a, scales_a, b, scales_b)
+    if out.dtype not in _RMS_LIMIT:
+        raise AssertionError(f"output: expected one of {', '.join(map(str, _RMS_LIMIT))}, got {out.dtype}")
+    comparison = _Comparison(out, reference, magnitude, k_blocks=scales_a.shape[1], data=data)
+    return Report(tuple(comparison.gates()), comparison.calc_diff())
+
+
+class _Comparison:
+    """The gates, sharing the error and the elements it is defined on: those where output and reference are finite."""
+
+    def __init__(self, out: Tensor, reference: Tensor, magnitude: Tensor, *, k_blocks: int, data: Data) -> None:
+        self.data = data
+        self.dtype = out.dtype
+        self.out = out.to(torch.float64)
+        self.rounded = round_to_nearest_even(reference, out.dtype).to(torch.float64)
+        self.raw_reference, self.magnitude = reference, magnitude
+        self.finite = self.out.isfinite() & self.rounded.isfinite()
+        self.reference = reference.where(self.finite, 0.0)
+        self.error = (self.out - reference).where(self.finite, 0.0)
+        smallest = torch.finfo(out.dtype).smallest_normal * torch.finfo(out.dtype).eps
+        self.floor = smallest / 2 + k_blocks * 2.0**-150
+
+    def gates(self) -> Iterator[Gate]:
+        yield self._positions()
+        if self.data == "exact":
+            yield self._exact()
+            return
+        if self.data == "signed":
+            yield from self._rms()
+        yield self._element()
+        if self.data == "positive":
+            yield self._bias()
+
+    def calc_diff(self) -> float:
+        squares = (self.reference.square() + (self.reference + self.error).square()).sum()
+        return float(self.error.square().sum() / squares) if squares > 0 else 0.0
+
+    def _positions(self) -> Gate:
+        kind = _kind(self.out)
+        wrong = kind != _kind(self.rounded)
+        # Next to the overflow threshold both a large finite number and Inf are right, within what `element` allows.
+        slack = _ELEMENT_LIMIT[self.data] * self.magnitude
+        for shifted in (self.raw_reference - slack, self.raw_reference + slack):
+            near = kind == _kind(round_to_nearest_even(shifted, self.dtype))
+            wrong &= ~(near & self.raw_reference.isfinite())
+        return self._gate("positions", wrong.to(torch.float64), total=wrong.sum(), limit=0.0)
+
+    def _exact(self) -> Gate:
+        wrong = (self.out != self.rounded) & self.finite
+        return self._gate("exact", wrong.to(torch.float64), total=wrong.sum(), limit=0.0)
+
+    def _element(self) -> Gate:
+        allowed = _HALF_STEP[self.dtype] * self.reference.abs() + self.floor
+        excess = (self.error.abs() - allowed).clamp(min=0.0)
+        return self._gate("element", _ratio(excess, self.magnitude), limit=_ELEMENT_LIMIT[self.data])
+
+    def _rms(self) -> Iterator[Gate]:
+        rounding = (self.rounded - self.reference).where(self.finite, 0.0)
+        squares = torch.stack([self.error, rounding, self.reference, self.finite.to(torch.float64)]).square_()
+        limit = _RMS_LIMIT[self.dtype]
+        for name, sums in (
+            ("tensor", squares.sum(dim=(1, 2))[:, None, None]),
+            ("row", squares.sum(dim=2, keepdim=True)),
+            ("tile", _tile_sums(squares)),
+        ):
+            error, unavoidable, reference = sums[:3].sqrt()
+            count = sums[3]
+            figure = _ratio((error - self.floor * count.sqrt()).clamp(min=0.0), reference)
+            figure /= (1.1 * _ratio(unavoidable, reference) / limit).clamp(min=1.0)
+            figure = figure.where((count >= _SMALLEST_GROUP) & (reference > 0), 0.0)
+            row, column = _place_of_largest(figure)
+            place = {"tensor": "", "row": f"row {row}", "tile": f"tile ({row}, {column})"}[name]
+            yield Gate(f"rms {name}", _largest(figure), limit, place)
+
+    def _bias(self) -> Gate:
+        count = int(self.finite.sum())
+        mean = float(_ratio(self.error, self.magnitude).sum()) / max(count, 1)
+        # Rounding errors are spread evenly over half a step, so their mean has this standard deviation; five of them.
+        rounding = 5 * _HALF_STEP[self.dtype] / math.sqrt(3 * max(count, 1))
+        return Gate("bias", abs(mean), _BIAS_LIMIT + rounding, f"mean err/S {mean:+.3e}")
+
+    def _gate(self, name: str, figure: Tensor, *, limit: float, total: Tensor | None = None) -> Gate:
+        if figure.numel() == 0:
+            return Gate(name, 0.0, limit)
+        row, column = _place_of_largest(figure)
+        place = (
+            f"at [{row}, {column}], tile ({row // _TILE}, {column // _TILE}): "
+            f"{float(self.out[row, column])!r}, expected {float(self.raw_reference[row, column])!r}"
+        )
+        return Gate(name, float(total) if total is not None else _largest(figure), limit, place)
+
+
+def _kind(values: Tensor) -> Tensor:
+    """2 for NaN, 1 and -1 for the infinities, 0 for what is finite."""
+    return (values.isinf() * values.sign().nan_to_num(0.0) + 2 * values.isnan()).to(torch.int8)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """`part / whole` with 0 / anything = 0."""
+    return (part / whole).where(part != 0, 0.0)
+
+
+def _tile_sums(values: Tensor) -> Tensor:
+    """(C, M, N) summed over 128x128 tiles, partial ones at the edges."""
+    channels, m, n = values.shape
+    values = pad(values, (0, -n % _TILE, 0, -m % _TILE))
+    return values.view(channels, -(-m // _TILE), _TILE, -(-n // _TILE), _TILE).sum(dim=(2, 4))
+
+
+def _largest(figure: Tensor) -> float:
+    return float(figure.max()) if figure.numel() else 0.0
+
+
+def _place_of_largest(figure: Tensor) -> tuple[int, int]:
+    if figure.numel() == 0:
+        return 0, 0
+    return divmod(int(figure.argmax()), figure.shape[1])
