@@ -1,0 +1,120 @@
+"""``fp8gemm bench`` and ``scripts/bench.py``: from options to a table and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fp8gemm.benchmark.report import Shape, Table
+from fp8gemm.benchmark.sweep import Sweep
+
+DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
+DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
+METHOD = (
+    "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn, median of {rounds}, "
+    "microseconds per call"
+)
+DEVICE = "cuda:0"
+EXIT_FAILED, EXIT_NO_DEVICE = 1, 2
+
+
+def parse_m(text: str) -> list[int]:
+    """``"1,64"`` to ``[1, 64]``."""
+    return [parse_positive(part) for part in text.split(",")]
+
+
+def parse_nk(text: str) -> list[tuple[int, int]]:
+    """``"2112x7168,576x7168"`` to (N, K) pairs."""
+    pairs = []
+    for part in text.split(","):
+        n, separator, k = part.lower().partition("x")
+        if not separator:
+            raise argparse.ArgumentTypeError(f"expected NxK, such as 7168x2048, got {part!r}")
+        pairs.append((parse_positive(n), parse_positive(k)))
+    return pairs
+
+
+def parse_positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    return int(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``run`` reads."""
+    parser.add_argument("--m", type=parse_m, default=DEFAULT_M, metavar="M,...", help=f"default {DEFAULT_M}")
+    parser.add_argument("--nk", type=parse_nk, default=DEFAULT_NK, metavar="NxK,...", help=f"default {DEFAULT_NK}")
+    parser.add_argument("--rounds", type=parse_positive, default=5, help="measurements per peer, default 5")
+    parser.add_argument("--measure-ms", type=float, default=10.0, help="length of one measurement, default 10")
+    parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
+    parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
+    parser.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
+    parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each shape")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse ``argv`` and run; the exit code."""
+    parser = argparse.ArgumentParser(description="Time fp8gemm and its peers on this machine's Hopper GPU.")
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print and write. 0; 1 if fp8gemm has no time for a shape; 2 without a Hopper GPU."""
+    from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
+
+    diagnosis = diagnose(0)
+    if diagnosis.status is not DeviceStatus.READY:
+        print(f"bench: {diagnosis.message}")
+        return EXIT_NO_DEVICE
+
+    import torch
+    from tqdm import tqdm
+
+    from fp8gemm.benchmark.graph import Bench
+    from fp8gemm.benchmark.peers import OURS, choose_peers
+
+    peers, skipped = choose_peers(alone=options.no_peers)
+    seed = random.randrange(2**31) if options.seed is None else options.seed
+    device = device_info(0)
+    heading: dict[str, Any] = {
+        "gpu": device.name,
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "driver_cuda": device.driver_version,
+        "method": METHOD.format(rounds=options.rounds),
+        "seed": seed,
+        "peers": {peer.name: peer.description for peer in peers},
+        "skipped": skipped,
+    }
+    print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
+    for name, reason in skipped.items():
+        print(f"{name} skipped: {reason}")
+
+    bench = Bench(
+        peers,
+        device,
+        torch.Generator(DEVICE).manual_seed(seed),
+        rounds=options.rounds,
+        warm_seconds=options.warm_seconds,
+        measure_us=1e3 * options.measure_ms,
+    )
+    shapes = [Shape(m, n, k) for m in options.m for n, k in options.nk]
+    # None: no bar where the output is no terminal.
+    with tqdm(total=len(shapes), unit="shape", leave=False, disable=None) as bar:
+        sweep = Sweep(
+            Table(OURS, [peer.name for peer in peers if peer.name != OURS]),
+            bench.measure,
+            heading,
+            json_path=options.json,
+            budget_seconds=options.budget_seconds,
+            emit=bar.write,
+        )
+        sweep.run(shapes, advance=bar.update)
+    return EXIT_FAILED if any(OURS not in row.us for row in sweep.rows) else 0

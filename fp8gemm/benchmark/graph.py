@@ -1,0 +1,173 @@
+"""Device side of a measurement: a CUDA graph of many calls over rotating operands, timed with events."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fp8gemm.benchmark.peers import MAX_RELATIVE_ERROR, OURS, Call, Operands, Peer, relative_error
+from fp8gemm.benchmark.report import Row, Shape
+from fp8gemm.benchmark.timing import Schedule, Timer, describe, measure_in_turn, schedule
+from fp8gemm.driver.device import DeviceInfo
+from fp8gemm.errors import Fp8GemmError
+
+REWARM_SECONDS = 0.2
+"""Load before every shape but the first: the chip cools while the next operands are made."""
+
+
+class WrongResultError(Fp8GemmError, RuntimeError):
+    """A peer's result is not the product of its operands, so its speed means nothing."""
+
+
+class GraphTimer:
+    """Captures ``schedule.calls`` calls, going round the given ones, and replays them against the clock.
+
+    Args:
+        calls: one call per operand set.
+        schedule: how many calls one graph holds and how often it is replayed for one measurement.
+    """
+
+    def __init__(self, calls: Sequence[Call], schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._calls = list(calls)  # they own the tensors that the graph reads
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        # Compiling, loading, and allocating a workspace for this stream are forbidden or lost inside a capture.
+        with torch.cuda.stream(stream):
+            outputs: list[Tensor] = [call() for call in self._calls]
+        torch.cuda.synchronize()
+
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=stream):
+            for index in range(schedule.calls):
+                # An output is held until its slot comes round again: results rotate through memory as operands do.
+                slot = index % len(self._calls)
+                outputs[slot] = self._calls[slot]()
+        torch.cuda.synchronize()
+
+    def __call__(self) -> float:
+        """One measurement: microseconds per call."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        # NOTE: this replay is not timed. While it runs the host queues the others, so none waits for its launch.
+        self._graph.replay()
+        start.record()
+        for _ in range(self._schedule.replays):
+            self._graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / (self._schedule.replays * self._schedule.calls)
+
+
+def prepare_timer(peer: Peer, operands: Sequence[Operands], schedule: Schedule) -> GraphTimer:
+    """Prepare every operand set for the peer, check its result on the first, and capture its graph.
+
+    Raises:
+        WrongResultError: the result is off by more than quantisation explains.
+        Exception: whatever the peer itself raises.
+    """
+    calls = [peer.prepare(each) for each in operands]
+    error = relative_error(calls[0](), operands[0].product())
+    if not error <= MAX_RELATIVE_ERROR:  # a NaN fails too
+        raise WrongResultError(
+            f"the result differs from the bfloat16 product by {error:.3g} (relative Frobenius norm), "
+            f"expected at most {MAX_RELATIVE_ERROR}"
+        )
+    return GraphTimer(calls, schedule)
+
+
+class Telemetry:
+    """Samples of SM clock and power, as far as the machine tells: reading them needs NVIDIA's management library."""
+
+    def __init__(self) -> None:
+        self._mhz: list[float] = []
+        self._watts: list[float] = []
+        self._available = True
+
+    def sample(self) -> None:
+        """Take one sample of each; nothing where they cannot be read."""
+        if not self._available:
+            return
+        try:
+            mhz, milliwatts = torch.cuda.clock_rate(0), torch.cuda.power_draw(0)
+        except Exception:  # NOTE: the library may be missing, too old or forbidden here; the times stand without it
+            self._available = False
+        else:
+            self._mhz.append(mhz)
+            self._watts.append(milliwatts / 1e3)
+
+    def medians(self) -> tuple[float | None, float | None]:
+        """SM clock in MHz and power in watts."""
+        return _median(self._mhz), _median(self._watts)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return round(statistics.median(values), 1) if values else None
+
+
+class Bench:
+    """Measures one shape after another on GPU 0.
+
+    Args:
+        peers: ours first.
+        device: GPU 0.
+        generator: of the operands, on that GPU.
+        rounds: measurements per peer and shape.
+        warm_seconds: load before the first shape.
+        measure_us: length of one measurement.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[Peer],
+        device: DeviceInfo,
+        generator: torch.Generator,
+        *,
+        rounds: int,
+        warm_seconds: float,
+        measure_us: float,
+    ) -> None:
+        self._peers, self._device, self._generator = peers, device, generator
+        self._rounds, self._warm_seconds, self._measure_us = rounds, warm_seconds, measure_us
+
+    def measure(self, shape: Shape) -> Row:
+        """Time every peer on one shape, all of them on the same operands."""
+        m, n, k = shape.m, shape.n, shape.k
+        torch.cuda.empty_cache()  # the last shape's blocks rarely fit this one
+        plan = schedule(m, n, k, l2_bytes=self._device.l2_bytes, measure_us=self._measure_us)
+        operands = [Operands.random(m, n, k, self._generator) for _ in range(plan.sets)]
+        timers: dict[str, Timer] = {}
+        failed: dict[str, str] = {}
+        for peer in self._peers:
+            try:
+                timers[peer.name] = prepare_timer(peer, operands, plan)
+            except Exception as error:  # NOTE: a peer may raise anything, and must not end the others' run
+                failed[peer.name] = describe(error)
+
+        telemetry = Telemetry()
+        timings = measure_in_turn(
+            timers, rounds=self._rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample
+        )
+        self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
+        mhz, watts = telemetry.medians()
+        return Row(
+            shape,
+            timings.us,
+            timings.spread,
+            failed | timings.failed,
+            config=config_label(operands[0]) if OURS in timings.us else "",
+            sets=plan.sets,
+            sm_mhz=mhz,
+            watts=watts,
+        )
+
+
+def config_label(operands: Operands) -> str:
+    """The tile config that fp8gemm multiplies these operands with, as its plan says."""
+    import fp8gemm
+
+    a, _, b, scales_b = operands.blocks
+    kernel = fp8gemm.plan(b, scales_b, max_m=a.shape[0]).kernel_for(a.shape[0])
+    return "reference" if kernel is None else kernel.config.label

@@ -1,0 +1,114 @@
+"""Peers measured in turn, so that all of them see the same thermal and power state. Nothing here touches a GPU."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+Timer = Callable[[], float]
+"""Takes one measurement and returns microseconds per call."""
+
+L2_MULTIPLE = 3
+MIN_SETS, MAX_SETS = 2, 256
+MAX_CALLS_PER_GRAPH = 400
+GRAPH_US = 2_000.0
+
+# Below any Hopper GPU's floor for one kernel; at or above what one sustains in FP8 and reads from memory.
+_FLOOR_US, _FLOPS_PER_US, _BYTES_PER_US = 5.0, 0.9e9, 4e6
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What one round-robin gave.
+
+    Attributes:
+        us: median microseconds per call, by peer, of those that finished every round.
+        spread: (slowest - fastest) / median over the rounds, by peer.
+        failed: reason, by peer, of those that did not.
+    """
+
+    us: dict[str, float]
+    spread: dict[str, float]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How one shape is measured.
+
+    Attributes:
+        sets: operand sets that the calls rotate over.
+        calls: calls in one graph, a multiple of ``sets``.
+        replays: timed replays of that graph in one measurement.
+    """
+
+    sets: int
+    calls: int
+    replays: int
+
+
+def schedule(m: int, n: int, k: int, *, l2_bytes: int, measure_us: float) -> Schedule:
+    """A schedule whose FP8 operands exceed three times L2, where ``MAX_SETS`` sets of them can, and whose measurement
+    takes about ``measure_us`` or one replay, whichever is longer."""
+    set_bytes = (m + n) * k
+    sets = min(max(L2_MULTIPLE * l2_bytes // set_bytes + 1, MIN_SETS), MAX_SETS)
+    expected_us = max(_FLOOR_US, 2 * m * n * k / _FLOPS_PER_US, (set_bytes + 2 * m * n) / _BYTES_PER_US)
+    wanted = min(GRAPH_US / expected_us, MAX_CALLS_PER_GRAPH)
+    calls = sets * max(math.ceil(wanted / sets), 1)
+    return Schedule(sets, calls, max(round(measure_us / (calls * expected_us)), 1))
+
+
+def measure_in_turn(
+    timers: Mapping[str, Timer],
+    *,
+    rounds: int,
+    warm_seconds: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+    after_round: Callable[[], None] = lambda: None,
+) -> Timings:
+    """Run whole rounds, discarded until ``warm_seconds`` have passed and then ``rounds`` that count.
+
+    Every second round goes through the peers backwards: then none always follows the same, perhaps hotter, neighbour.
+    A timer that raises is dropped, with the reason, and the others go on.
+    """
+    alive, failed = dict(timers), {}
+    samples: dict[str, list[float]] = {name: [] for name in timers}
+
+    def one_round(names: Iterable[str]) -> dict[str, float]:
+        results = {}
+        for name in names:
+            try:
+                results[name] = alive[name]()
+            except Exception as error:  # NOTE: a peer may raise anything, and must not end the others' run
+                failed[name] = describe(error)
+                del alive[name]
+        after_round()
+        return results
+
+    start = clock()
+    while alive and clock() - start < warm_seconds:
+        one_round(list(alive))
+    for index in range(rounds):
+        names = list(alive)
+        for name, us in one_round(reversed(names) if index % 2 else names).items():
+            samples[name].append(us)
+
+    medians = {name: statistics.median(samples[name]) for name in alive}
+    spread = {name: (max(samples[name]) - min(samples[name])) / medians[name] for name in alive}
+    return Timings(medians, spread, failed)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Geometric mean of positive values; at least one."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: its type and the first line of its message, at most 160 characters."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= 160 else text[:157] + "..."

@@ -1,0 +1,85 @@
+#!/bin/sh
+# usage: scripts/venv.sh DIRECTORY
+#
+# Makes a virtual environment with fp8gemm (editable), its tests and its checkers, and writes the path of the Python
+# that the make targets shall use to DIRECTORY/python.path.
+#
+# A Python whose torch was built for CUDA keeps that torch: the environment sees it and installs only what is missing.
+# If nothing can be installed there, that Python itself is used, provided that it has all the modules that are needed.
+set -eu
+
+venv=$1
+root=$(cd "$(dirname "$0")/.." && pwd)
+modules="torch cuda.bindings filelock tqdm pytest hypothesis numpy"
+
+say() { echo "venv.sh: $*" >&2; }
+
+# A command may exist and still not run (a version manager's shim), so each candidate is asked.
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.10 python; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then
+            "$candidate" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    say "needs Python >= 3.10, found $(python3 --version 2>&1 || true); name one with: make PYTHON=/path/to/python3"
+    return 1
+}
+
+# The version of this Python's torch if that was built for CUDA, else nothing.
+cuda_torch() {
+    "$1" -c 'import torch; print(torch.__version__ if torch.version.cuda else "")' 2>/dev/null || true
+}
+
+missing_modules() {
+    for module in $modules; do
+        "$1" -c "import $module" 2>/dev/null || echo "$module"
+    done
+}
+
+install() {
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" -e "$root[test,dev]"
+}
+
+own_environment() {
+    "$python" -m venv "$venv" && install -c "$root/constraints.txt"
+}
+
+# Without the torch pin, which would pull in another torch than the machine's.
+shared_environment() {
+    "$python" -m venv --system-site-packages "$venv" || return 1
+    # NOTE: if this Python lives in an environment itself, --system-site-packages shows only what lies below that one.
+    "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+        >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/parent.pth"
+    grep -v '^torch==' "$root/constraints.txt" >"$venv/constraints.txt"
+    echo "torch==$torch" >>"$venv/constraints.txt"
+    # Where there is no network it shall not take minutes to find out; pip hands these on to the pip that builds us.
+    export PIP_RETRIES=1 PIP_TIMEOUT=15 PIP_DEFAULT_TIMEOUT=15
+    install -c "$venv/constraints.txt"
+}
+
+python=$(find_python)
+torch=$(cuda_torch "$python")
+rm -rf "$venv"
+
+if [ -z "$torch" ]; then
+    say "building $venv with $python"
+    own_environment
+    chosen=$venv/bin/python
+elif say "building $venv on $python and its torch $torch" && shared_environment 2>"$venv.log"; then
+    rm -f "$venv.log"
+    chosen=$venv/bin/python
+else
+    missing=$(missing_modules "$python")
+    if [ -n "$missing" ]; then
+        cat "$venv.log" >&2
+        say "cannot install into $venv, and $python lacks" $missing
+        exit 1
+    fi
+    rm -rf "$venv" "$venv.log"
+    say "nothing can be installed here: using $python as it is ('make clean' to try again)"
+    chosen=$python
+fi
+
+mkdir -p "$venv"
+echo "$chosen" >"$venv/python.path"

@@ -1,0 +1,289 @@
+"""The benchmark's logic with a fake clock and fake peers, and its quantised operands on the CPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8gemm.benchmark import command, graph, peers, timing
+from fp8gemm.benchmark.report import Row, Shape, Table, geomeans
+from fp8gemm.benchmark.sweep import Sweep
+from fp8gemm.driver import device
+
+L2_BYTES = 60 << 20
+
+
+class FakeChip:
+    """A clock that advances by what its timers 'take', and a log of who ran."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def timer(self, name: str, *us: float, fails_after: int | None = None) -> Callable[[], float]:
+        """Gives the values of ``us`` in turn, the last one for ever; raises once it ran ``fails_after`` times."""
+        runs = 0
+
+        def measure() -> float:
+            nonlocal runs
+            if runs == fails_after:
+                raise RuntimeError(f"{name} broke\nsecond line")
+            runs += 1
+            self.now += 0.25
+            self.log.append(name)
+            return us[min(runs, len(us)) - 1]
+
+        return measure
+
+
+def test_peers_take_turns_and_medians_are_taken() -> None:
+    chip = FakeChip()
+    timers = {"a": chip.timer("a", 5, 1, 3), "b": chip.timer("b", 10)}
+    result = timing.measure_in_turn(timers, rounds=3, clock=chip.clock)
+    assert chip.log == ["a", "b", "b", "a", "a", "b"]
+    assert result.us == {"a": 3, "b": 10}
+    assert result.spread == {"a": pytest.approx(4 / 3), "b": 0}
+    assert result.failed == {}
+
+
+def test_warm_rounds_do_not_count() -> None:
+    chip = FakeChip()
+    timers = {"a": chip.timer("a", 100, 100, 7)}
+    rounds = []
+    result = timing.measure_in_turn(
+        timers, rounds=1, warm_seconds=0.5, clock=chip.clock, after_round=lambda: rounds.append(chip.now)
+    )
+    assert result.us == {"a": 7}
+    assert rounds == [0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("fails_after", [0, 1])
+def test_a_failing_peer_is_named_and_the_others_go_on(fails_after: int) -> None:
+    chip = FakeChip()
+    timers = {"bad": chip.timer("bad", 1, fails_after=fails_after), "good": chip.timer("good", 2)}
+    result = timing.measure_in_turn(timers, rounds=3, clock=chip.clock)
+    assert result.us == {"good": 2} and chip.log.count("good") == 3
+    assert result.failed == {"bad": "RuntimeError: bad broke"}
+
+
+def test_no_peer_left_ends_the_warm_up() -> None:
+    chip = FakeChip()
+    result = timing.measure_in_turn({"a": chip.timer("a", fails_after=0)}, rounds=2, warm_seconds=9, clock=chip.clock)
+    assert result.us == {} and list(result.failed) == ["a"]
+
+
+@given(m=st.integers(1, 8192), n=st.integers(1, 32768), k16=st.integers(1, 1024), measure_us=st.floats(100, 1e5))
+def test_schedule_rotates_past_the_l2_and_stays_bounded(m: int, n: int, k16: int, measure_us: float) -> None:
+    k = 16 * k16
+    plan = timing.schedule(m, n, k, l2_bytes=L2_BYTES, measure_us=measure_us)
+    assert timing.MIN_SETS <= plan.sets <= timing.MAX_SETS
+    assert plan.sets == timing.MAX_SETS or plan.sets * (m + n) * k > 3 * L2_BYTES
+    assert plan.calls % plan.sets == 0 and plan.calls < timing.MAX_CALLS_PER_GRAPH + plan.sets
+    assert plan.replays >= 1
+
+
+def test_schedule_of_known_shapes() -> None:
+    small = timing.schedule(1, 7168, 2048, l2_bytes=L2_BYTES, measure_us=10_000)
+    large = timing.schedule(8192, 7168, 16384, l2_bytes=L2_BYTES, measure_us=10_000)
+    assert (small.sets, small.calls, small.replays) == (13, 403, 5)
+    assert (large.sets, large.calls, large.replays) == (2, 2, 2)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
+def test_geometric_mean(values: list[float]) -> None:
+    assert timing.geometric_mean(values) ** len(values) == pytest.approx(math.prod(values), rel=1e-9)
+
+
+def test_errors_are_described_in_one_short_line() -> None:
+    assert timing.describe(ValueError()) == "ValueError"
+    assert timing.describe(ValueError("x" * 500)) == "ValueError: " + "x" * 145 + "..."
+
+
+def row(m: int, n: int, ours: float | None, **others: float) -> Row:
+    us = others if ours is None else {"ours": ours, **others}
+    return Row(Shape(m, n, 128), us, config="128x128-s5")
+
+
+def test_relative_speed_is_their_time_over_ours() -> None:
+    rows = [row(1, 8, 2, fast=1, slow=8), row(1, 16, 2, slow=2), row(4, 8, None, fast=1), row(4, 16, 4, fast=4)]
+    assert rows[0].speed_relative_to("fast", "ours") == 0.5
+    assert rows[2].speed_relative_to("fast", "ours") is None
+    means = geomeans(rows, "ours", ["fast", "slow"])
+    assert means == {1: {"fast": (0.5, 1), "slow": (pytest.approx(2), 2)}, 4: {"fast": (1, 1)}}
+
+
+def test_table_lines_up_and_shows_what_is_missing() -> None:
+    table = Table("ours", ["fast", "slow"])
+    groups, names = table.header().splitlines()
+    line = table.line(row(1, 8, 2, fast=1))
+    bars = [[at for at, char in enumerate(text) if char == "|"] for text in (groups, names, line)]
+    assert bars[1] == bars[2] and bars[0] == bars[1][:2]
+    cells = [cell.split() for cell in line.split("|")]
+    assert cells == [["1", "8", "128"], ["2.00", "1.00", "-", "0"], ["0.500", "-"], ["128x128-s5"]]
+    assert Table("ours", []).line(row(1, 8, 2)).count("|") == Table("ours", []).header().splitlines()[1].count("|") == 2
+
+
+def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
+    chip, lines = FakeChip(), []
+
+    def measure(shape: Shape) -> Row:
+        chip.now += 10
+        return Row(shape, {"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
+
+    done = Sweep(
+        Table("ours", ["peer", "odd"]),
+        measure,
+        {"gpu": "fake"},
+        json_path=tmp_path / "new" / "out.json",
+        budget_seconds=budget,
+        emit=lines.append,
+        clock=chip.clock,
+    )
+    done.run([Shape(m, n, 256) for m in (1, 4) for n in (8, 16)])
+    return done, lines
+
+
+def test_sweep_prints_and_writes_every_row(tmp_path: Path) -> None:
+    done, lines = sweep(tmp_path, None)
+    assert len(done.rows) == 4 and done.left_out == []
+    assert sum("odd skipped: RuntimeError: no" in line for line in lines) == 4
+    assert "M = 4: 2.000 of peer (2)" in lines
+    written = json.loads((tmp_path / "new" / "out.json").read_text())
+    assert written["gpu"] == "fake" and "left_out" not in written
+    assert written["geomean_relative_speed"]["1"] == {"peer": {"speed": 2.0, "shapes": 2}}
+    first = written["rows"][0]
+    assert {key: first[key] for key in "mnk"} == {"m": 1, "n": 8, "k": 256}
+    assert first["us"] == {"ours": 2.0, "peer": 4.0} and first["failed"] == {"odd": "RuntimeError: no"}
+
+
+def test_sweep_stops_at_its_budget_and_says_what_it_left_out(tmp_path: Path) -> None:
+    done, lines = sweep(tmp_path, 15)
+    assert len(done.rows) == 2
+    assert lines[-1] == "left out, the budget of 15 s was used up: 4x8x256, 4x16x256 (M x N x K)"
+    assert json.loads((tmp_path / "new" / "out.json").read_text())["left_out"] == ["4x8x256", "4x16x256"]
+
+
+def test_arguments() -> None:
+    assert command.parse_m("1,64") == [1, 64]
+    assert command.parse_nk("7168x2048,8X16") == [(7168, 2048), (8, 16)]
+    for parse, text in (
+        (command.parse_m, "0"),
+        (command.parse_m, "1,,2"),
+        (command.parse_nk, "8"),
+        (command.parse_nk, "x8"),
+    ):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected .* got"):
+            parse(text)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the benchmark would run")
+def test_without_a_gpu_it_says_why_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--m", "1", "--nk", "128x128"]) == 2
+    assert "compute capability 9.0" in capsys.readouterr().out
+
+
+def random_operands(m: int, n: int, k: int) -> peers.Operands:
+    seed = torch.seed() % 2**31
+    print(f"seed {seed}")
+    return peers.Operands.random(m, n, k, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_whole_tensor_and_row_quantisation(per_row: bool) -> None:
+    x = random_operands(48, 8, 256).x
+    x[3] = 0
+    codes, scale = peers.quantize_whole(x, per_row=per_row)
+    assert codes.dtype == torch.float8_e4m3fn and scale.shape == ((48, 1) if per_row else ())
+    assert peers.relative_error(codes.float() * scale, x) < 0.05
+
+
+def test_cublas_scale_layouts_keep_every_scale() -> None:
+    scales_a, scales_b = torch.randn(5, 3), torch.randn(2, 3)
+    a, b = peers.cublas_block_scales(scales_a, scales_b)
+    assert a.stride() == (1, 5) and torch.equal(a, scales_a)
+    assert b.shape == (4, 2) and b.stride() == (1, 4) and torch.equal(b[:3], scales_b.t()) and not b[3].any()
+
+
+def test_the_error_limit_tells_quantisation_from_a_wrong_result() -> None:
+    from fp8gemm.reference import gemm_reference
+
+    operands = random_operands(40, 256, 384)
+    result = gemm_reference(*operands.blocks)
+    assert peers.relative_error(result, operands.product()) < peers.MAX_RELATIVE_ERROR / 2
+    result[:, :128] = 0
+    assert peers.relative_error(result, operands.product()) > peers.MAX_RELATIVE_ERROR
+
+
+def test_missing_peers_are_named_with_the_reason() -> None:
+    def absent(module: str, attribute: str = "") -> str:
+        return peers.Peer("p", "", lambda operands: operands.product, module, attribute).why_missing()
+
+    assert absent("") == absent("torch.nn.functional", "linear") == ""
+    assert absent("no_such_module").startswith("no_such_module cannot be imported (")
+    assert "has no no_such_function" in absent("torch.nn.functional", "no_such_function")
+
+
+def test_alone_leaves_only_ours() -> None:
+    chosen, skipped = peers.choose_peers(alone=True)
+    assert [peer.name for peer in chosen] == [peers.OURS] and skipped == {}
+    chosen, skipped = peers.choose_peers(alone=False)
+    assert chosen[0].name == peers.OURS and not {peer.name for peer in chosen} & skipped.keys()
+    assert {peer.name for peer in chosen} | skipped.keys() == {peer.name for peer in peers.PEERS} | {"triton"}
+
+
+class FakeTimer:
+    """In place of a CUDA graph: runs each call once, on the CPU, and takes as long as there are different results."""
+
+    def __init__(self, calls: list[peers.Call], schedule: timing.Schedule) -> None:
+        assert len(calls) == schedule.sets
+        self.us = float(len({tuple(call().flatten()[:64].tolist()) for call in calls}))
+
+    def __call__(self) -> float:
+        return self.us
+
+
+def failing(operands: peers.Operands) -> peers.Call:
+    raise RuntimeError("no kernel for this shape")
+
+
+@pytest.mark.parametrize("ours_works", [True, False])
+def test_a_whole_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], ours_works: bool
+) -> None:
+    ready = device.Diagnosis(device.DeviceStatus.READY, "")
+    info = device.DeviceInfo(0, "NVIDIA H200", (9, 0), 132, 1 << 18, 232448, "13.0")
+    right = peers.Peer("right", "bf16", lambda operands: operands.product)
+    wrong = peers.Peer("wrong", "misses a block", lambda operands: lambda: operands.product() * 0.5)
+    monkeypatch.setattr(device, "diagnose", lambda index: ready)
+    monkeypatch.setattr(device, "device_info", lambda index: info)
+    monkeypatch.setattr(graph, "GraphTimer", FakeTimer)
+    monkeypatch.setattr(command, "DEVICE", "cpu")
+    ours = peers.Peer(peers.OURS, "ours", right.prepare if ours_works else failing)
+    missing = peers.Peer("absent", "", failing, module="no_such_module")
+    monkeypatch.setattr(peers, "PEERS", (ours, right, wrong, missing))
+    path = tmp_path / "bench.json"
+    arguments = ["--m", "16,128", "--nk", "128x256", "--warm-seconds", "0", "--json", str(path)]
+
+    assert command.main(arguments) == (0 if ours_works else command.EXIT_FAILED)
+
+    output = capsys.readouterr().out
+    assert "absent skipped: no_such_module cannot be imported" in output and "triton skipped" in output
+    written = json.loads(path.read_text())
+    assert written["gpu"] == "NVIDIA H200" and set(written["peers"]) == {peers.OURS, "right", "wrong"}
+    assert [row["m"] for row in written["rows"]] == [16, 128]
+    for row in written["rows"]:
+        # As many results as operand sets: the calls rotate.
+        assert row["us"]["right"] == row["sets"] >= 2
+        assert "wrong" not in row["us"] and "differs from the bfloat16 product by 0.5" in row["failed"]["wrong"]
+        assert (peers.OURS in row["us"]) == ours_works == bool(row["config"])

@@ -1,0 +1,274 @@
+"""The project itself: what a wheel carries, which environment `make` builds, and the rules of the house."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADERS = sorted(path.relative_to(ROOT / "include").as_posix() for path in (ROOT / "include").rglob("*.cuh"))
+
+needs_hatchling = pytest.mark.skipif(
+    importlib.util.find_spec("hatchling") is None, reason="hatchling, which builds the wheel, is not installed"
+)
+
+
+def build(target: str, source: Path, destination: Path) -> Path:
+    """Build a wheel or sdist of ``source`` with this environment's hatchling."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(destination)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = destination.iterdir()
+    return built
+
+
+def wheel_names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if not name.endswith("/RECORD")}
+
+
+@needs_hatchling
+def test_an_unpacked_wheel_finds_its_own_headers(tmp_path: Path) -> None:
+    wheel = build("wheel", ROOT, tmp_path / "dist")
+    names = wheel_names(wheel)
+    assert HEADERS and {f"fp8gemm/include/{header}" for header in HEADERS} <= names
+    assert not [name for name in names if not name.startswith(("fp8gemm/", "fp8gemm-"))]
+
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    code = "import fp8gemm; print(fp8gemm.__file__); print(fp8gemm.include_dir())"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # -S leaves out this environment's .pth files, an editable install's among them; torch's place is named instead.
+    torch_site = Path(importlib.util.find_spec("torch").origin).parents[1]  # type: ignore[union-attr, arg-type]
+    environment["PYTHONPATH"] = os.pathsep.join([str(site), str(torch_site)])
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    package, include = map(Path, done.stdout.split("\n")[:2])
+    assert package == site / "fp8gemm" / "__init__.py"
+    assert include == site / "fp8gemm" / "include"
+    for header in HEADERS:
+        assert (include / header).read_bytes() == (ROOT / "include" / header).read_bytes()
+
+
+@needs_hatchling
+def test_a_wheel_from_the_sdist_is_the_wheel_from_the_checkout(tmp_path: Path) -> None:
+    sdist = build("sdist", ROOT, tmp_path / "sdist")
+    shutil.unpack_archive(sdist, tmp_path / "unpacked")
+    (source,) = (tmp_path / "unpacked").iterdir()
+    assert (source / "tests" / "unit" / Path(__file__).name).is_file() and (source / "LICENSE").is_file()
+    direct, indirect = build("wheel", ROOT, tmp_path / "direct"), build("wheel", source, tmp_path / "indirect")
+    assert wheel_names(indirect) == wheel_names(direct)
+
+
+# A stand-in for Python that answers the questions of scripts/venv.sh and writes down what is asked of pip and venv.
+FAKE_PYTHON = """#!/bin/sh
+echo "$0 $*" >>"$LOG"
+case "$*" in
+    *sys.version_info*) exit "${OLD:-0}" ;;
+    *sys.executable*) echo "$0" ;;
+    *torch.version.cuda*) echo "$TORCH" ;;
+    *purelib*) mkdir -p "$SITE"; echo "$SITE" ;;
+    "-m venv"*) for last; do :; done; mkdir -p "$last/bin"; cp "$0" "$last/bin/python" ;;
+    "-m pip"*) cp "$VENV/constraints.txt" "$LOG.constraints" 2>/dev/null; exit "${PIP:-0}" ;;
+    "-c import $LACKS") exit 1 ;;
+esac
+"""
+
+
+class FakeMachine:
+    """Runs scripts/venv.sh where ``python3`` is the stand-in."""
+
+    def __init__(self, directory: Path) -> None:
+        self.venv, self.log = directory / "venv", directory / "log"
+        self.bin = directory / "bin"
+        self.bin.mkdir()
+        self.add("python3")
+        self.site = directory / "site"
+
+    def add(self, name: str, text: str = FAKE_PYTHON) -> Path:
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def run(self, **answers: str) -> tuple[int, str]:
+        """Exit code and standard error."""
+        environment = {"PATH": f"{self.bin}:/usr/bin:/bin", "LOG": str(self.log), "SITE": str(self.site), "TORCH": ""}
+        environment |= {"VENV": str(self.venv), "LACKS": "nothing"} | answers
+        command = ["sh", str(ROOT / "scripts" / "venv.sh"), str(self.venv)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    def chosen(self) -> Path:
+        return Path((self.venv / "python.path").read_text().strip())
+
+    def asked(self, what: str) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if f" -m {what} " in line]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> FakeMachine:
+    return FakeMachine(tmp_path)
+
+
+def test_a_bare_machine_gets_its_own_environment_with_tested_versions(machine: FakeMachine) -> None:
+    code, _ = machine.run()
+    assert code == 0 and machine.chosen() == machine.venv / "bin" / "python"
+    assert "--system-site-packages" not in machine.asked("venv")[0]
+    (pip,) = machine.asked("pip")
+    assert f"-c {ROOT / 'constraints.txt'} -e {ROOT}[test,dev]" in pip
+
+
+def test_a_failed_installation_fails(machine: FakeMachine) -> None:
+    code, _ = machine.run(PIP="3")
+    assert code != 0 and not (machine.venv / "python.path").exists()
+
+
+def test_a_torch_with_cuda_is_kept(machine: FakeMachine) -> None:
+    code, message = machine.run(TORCH="2.11.0+cu130")
+    assert code == 0 and "2.11.0+cu130" in message
+    assert machine.chosen() == machine.venv / "bin" / "python"
+    assert "--system-site-packages" in machine.asked("venv")[0]
+    pins = Path(f"{machine.log}.constraints").read_text().splitlines()
+    assert [pin for pin in pins if pin.startswith("torch")] == ["torch==2.11.0+cu130"]
+    assert (machine.site / "parent.pth").read_text().strip() == str(machine.site)
+
+
+def test_where_nothing_installs_the_python_with_cuda_torch_is_used_as_it_is(machine: FakeMachine) -> None:
+    code, message = machine.run(TORCH="2.11.0+cu130", PIP="1")
+    assert code == 0 and machine.chosen() == machine.bin / "python3"
+    assert "nothing can be installed here" in message.splitlines()[-1]
+
+
+def test_where_nothing_installs_and_a_module_is_missing_it_is_named(machine: FakeMachine) -> None:
+    code, message = machine.run(TORCH="2.11.0+cu130", PIP="1", LACKS="filelock")
+    assert code != 0 and message.splitlines()[-1].endswith("lacks filelock")
+    assert not (machine.venv / "python.path").exists()
+
+
+def test_an_old_python3_is_passed_over_for_a_newer_one(machine: FakeMachine) -> None:
+    machine.add("python3", FAKE_PYTHON.replace('"${OLD:-0}"', "1"))
+    newer = machine.add("python3.11")
+    assert machine.run()[0] == 0
+    assert machine.asked("venv")[0].startswith(str(newer))
+
+
+def sanitize() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sanitize", ROOT / "scripts" / "sanitize.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sanitize"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+PASSED = "sanitize: the result is right\n"
+
+
+@pytest.mark.parametrize(
+    ("returncode", "output", "status"),
+    [
+        (0, PASSED + "========= ERROR SUMMARY: 0 errors", "clean"),
+        (0, PASSED + "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", "clean"),
+        (86, PASSED + "========= ERROR SUMMARY: 3 errors", "3 errors"),
+        (86, PASSED + "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", "1 errors"),
+        (1, "========= ERROR SUMMARY: 0 errors", "wrong result or crash, exit code 1"),
+        (0, "========= ERROR SUMMARY: 0 errors", "wrong result or crash, exit code 0"),
+        (255, "========= Error: Device not supported", "no summary, exit code 255"),
+    ],
+)
+def test_sanitizer_output_is_clean_only_with_summary_exit_code_and_result(
+    returncode: int, output: str, status: str
+) -> None:
+    finding = sanitize().judge("memcheck", "1x2x3", returncode, output)
+    assert finding.status == status and bool(finding.detail) == (status != "clean")
+
+
+def test_a_sanitizer_that_hangs_is_stopped(tmp_path: Path) -> None:
+    hangs = tmp_path / "compute-sanitizer"
+    hangs.write_text("#!/bin/sh\nexec sleep 60\n")
+    hangs.chmod(0o755)
+    assert sanitize().examine(str(hangs), "memcheck", "1x2x3", timeout=0.2).status == "no end within 0.2 s"
+
+
+def test_constraints_meet_the_requirements_of_every_dependency() -> None:
+    packaging = pytest.importorskip("packaging.requirements", reason="packaging is not installed")
+    text = (ROOT / "pyproject.toml").read_text()
+    tables = re.findall(r"^(dependencies|test|dev) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in tables] == ["dependencies", "test", "dev"]
+    wanted = [packaging.Requirement(spec) for _, body in tables for spec in re.findall(r'"([^"]+)"', body)]
+    assert {"torch", "pytest", "ruff"} <= {requirement.name for requirement in wanted}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    tested = {pin.name: next(iter(pin.specifier)).version for pin in map(packaging.Requirement, lines)}
+    for requirement in wanted:
+        assert requirement.specifier.contains(tested[requirement.name]), requirement
+
+
+# design: who may import whom. A part may import those on its right, and itself; what is not listed may import all.
+MAY_IMPORT = {
+    "errors": set(),
+    "settings": {"errors"},
+    "reference": {"errors", "scales"},
+    "scales": {"errors"},
+    "driver": {"errors", "settings"},
+    "jit": {"driver", "errors", "settings", "headers"},
+    "tuning": {"errors", "settings"},
+    "quantize": {"tuning", "jit", "driver", "errors", "settings", "scales", "reference"},
+}
+
+
+def imported_parts(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_imports_go_one_way(part: str) -> None:
+    package = ROOT / "fp8gemm"
+    files = [package / f"{part}.py"] if (package / f"{part}.py").exists() else sorted((package / part).rglob("*.py"))
+    assert files, f"there is no part {part}"
+    for path in files:
+        names = list(imported_parts(path))
+        parts = {name.split(".")[1] for name in names if name.startswith("fp8gemm.")}
+        assert parts <= MAY_IMPORT[part] | {part}, path
+        if part == "tuning":
+            assert not {name.split(".")[0] for name in names} & {"torch", "cuda"}, path
+
+
+SOURCES = sorted(
+    path
+    for folder in ("fp8gemm", "include", "scripts", "tests")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".cuh", ".cpp", ".sh")
+)
+
+
+def test_files_and_functions_are_short() -> None:
+    assert len(SOURCES) > 20
+    too_long = []
+    for path in SOURCES:
+        text = path.read_text()
+        if (lines := text.count("\n")) >= 300:
+            too_long.append(f"{path}: {lines} lines, fewer than 300 are wanted")
+        for node in ast.walk(ast.parse(text)) if path.suffix == ".py" else ():
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines >= 80:
+                    too_long.append(f"{path}: {node.name} has {lines} lines, fewer than 80 are wanted")
+    assert not too_long, "\n".join(too_long)
