@@ -1,0 +1,256 @@
+"""Which GPU is there, and if none can run the kernels, why not.
+
+Nothing here creates a CUDA context, and nothing runs at import. `probe` gathers facts and never raises, `conclude`
+turns facts into a diagnosis without touching a driver.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+
+from fp8gemm.driver.library import Version, bindings, check, driver_version, initialise
+from fp8gemm.errors import UnsupportedDeviceError
+
+HOPPER = (9, 0)
+# The first CUDA with tensor maps, libraries and sm_90a; a newer torch may need more.
+OLDEST_DRIVER = (12, 0)
+
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_NEEDED = "The kernels need a Hopper GPU (H100, H200, H800, H20, GH200: compute capability 9.0)"
+_REFERENCE = "FP8GEMM_BACKEND=reference, or tensors on the CPU, run the reference implementation in PyTorch instead."
+
+
+class DeviceStatus(Enum):
+    """What stands between this process and the kernels."""
+
+    READY = "ready"
+    NO_DRIVER = "no driver"
+    DRIVER_TOO_OLD = "driver too old"
+    NO_GPU = "no GPU"
+    CPU_ONLY_TORCH = "CPU-only torch"
+    NOT_HOPPER = "not Hopper"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by name and compute capability (major, minor)."""
+
+    name: str
+    capability: Version
+
+    def __str__(self) -> str:
+        return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Facts about a machine, before any conclusion.
+
+    Attributes:
+        torch_version: torch's version, for messages.
+        torch_cuda: the CUDA that torch was built with, None for a build without.
+        driver_version: what the driver serves, None where it cannot be loaded.
+        driver_problem: why the driver cannot be loaded or started, empty when it runs.
+        gpus: the visible GPUs by index.
+        visible_devices: CUDA_VISIBLE_DEVICES, None when unset.
+    """
+
+    torch_version: str
+    torch_cuda: Version | None
+    driver_version: Version | None = None
+    driver_problem: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    visible_devices: str | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A status and a message for people: what was found, what is needed, what to do."""
+
+    status: DeviceStatus
+    message: str
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What the tile choice and the launch need to know of one GPU.
+
+    Attributes:
+        index: its index in this process, the same for torch and the driver.
+        name: the driver's name for it.
+        capability: compute capability (major, minor).
+        num_sms: streaming multiprocessors.
+        l2_bytes: bytes of L2 cache.
+        shared_bytes_optin: most bytes of shared memory, static and dynamic together, for one CTA.
+        driver_version: the newest CUDA that the driver serves, as "13.0".
+    """
+
+    index: int
+    name: str
+    capability: Version
+    num_sms: int
+    l2_bytes: int
+    shared_bytes_optin: int
+    driver_version: str
+
+
+def probe() -> Probe:
+    """Gather the facts. It starts the driver (``cuInit``) but creates no context, and never raises."""
+    torch_version, torch_cuda = _probe_torch()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    version: Version | None = None
+    try:
+        version = driver_version()
+        gpus, problem = _probe_gpus(), ""
+    except Exception as error:  # NOTE: each release of cuda-bindings has its own exception for a missing libcuda
+        gpus, problem = (), str(error)
+    return Probe(torch_version, torch_cuda, version, problem, gpus, visible)
+
+
+def _probe_torch() -> tuple[str, Version | None]:
+    import torch
+
+    cuda = torch.version.cuda
+    return torch.__version__, None if cuda is None else _parse_version(cuda)
+
+
+def _parse_version(text: str) -> Version:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _probe_gpus() -> tuple[Gpu, ...]:
+    driver = bindings()
+    if int(driver.cuInit(0)[0]) == _NO_DEVICE:
+        return ()
+    initialise()
+    return tuple(_gpu(index) for index in range(check(driver.cuDeviceGetCount(), "cuDeviceGetCount")))
+
+
+def _gpu(index: int) -> Gpu:
+    driver = bindings()
+    device = check(driver.cuDeviceGet(index), "cuDeviceGet")
+    name = check(driver.cuDeviceGetName(256, device), "cuDeviceGetName")
+    capability = (_attribute(index, "COMPUTE_CAPABILITY_MAJOR"), _attribute(index, "COMPUTE_CAPABILITY_MINOR"))
+    return Gpu(name.split(b"\0")[0].decode(errors="replace"), capability)
+
+
+def _attribute(index: int, name: str) -> int:
+    driver = bindings()
+    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    device = check(driver.cuDeviceGet(index), "cuDeviceGet")
+    return int(check(driver.cuDeviceGetAttribute(attribute, device), "cuDeviceGetAttribute"))
+
+
+def conclude(facts: Probe, index: int | None = None) -> Diagnosis:
+    """Turn facts into a diagnosis, for the GPU ``index`` or, without one, for the first Hopper GPU there is."""
+    if facts.torch_cuda is None:
+        return _cpu_only_torch(facts)
+    if facts.driver_version is None:
+        return Diagnosis(
+            DeviceStatus.NO_DRIVER,
+            f"The CUDA driver (libcuda.so.1) cannot be loaded: {facts.driver_problem.rstrip('.')}. {_NEEDED} and its "
+            f"driver, CUDA {_dotted(OLDEST_DRIVER)} or newer; in a container, start it with its GPUs exposed. "
+            f"{_REFERENCE}",
+        )
+    needed = max(OLDEST_DRIVER, (facts.torch_cuda[0], 0))
+    if facts.driver_version < needed:
+        return Diagnosis(
+            DeviceStatus.DRIVER_TOO_OLD,
+            f"The NVIDIA driver serves CUDA {_dotted(facts.driver_version)} at most; torch {facts.torch_version} and "
+            f"the kernels need CUDA {_dotted(needed)} or newer. Update the driver, or install a torch built for an "
+            f"older CUDA, {_dotted(OLDEST_DRIVER)} at the least. {_REFERENCE}",
+        )
+    if facts.driver_problem:
+        return Diagnosis(
+            DeviceStatus.NO_DRIVER,
+            f"The CUDA driver (CUDA {_dotted(facts.driver_version)}) is installed but does not start: "
+            f"{facts.driver_problem.rstrip('.')}. {_NEEDED} and a driver that runs: see whether `nvidia-smi` "
+            f"works, and in a container whether its GPUs are exposed. {_REFERENCE}",
+        )
+    return _judge_gpus(facts, index)
+
+
+def _cpu_only_torch(facts: Probe) -> Diagnosis:
+    if facts.driver_version is None:
+        beside = "no CUDA driver can be loaded here either"
+    elif facts.gpus:
+        beside = f"a driver (CUDA {_dotted(facts.driver_version)}) and {_listed(facts.gpus)} are there"
+    else:
+        beside = f"a driver (CUDA {_dotted(facts.driver_version)}) is there, but no GPU that can be used"
+    return Diagnosis(
+        DeviceStatus.CPU_ONLY_TORCH,
+        f"torch {facts.torch_version} was built without CUDA; {beside}. {_NEEDED}, its driver, and a torch built with "
+        f"CUDA {_dotted(OLDEST_DRIVER)} or newer. {_REFERENCE}",
+    )
+
+
+def _judge_gpus(facts: Probe, index: int | None) -> Diagnosis:
+    gpus = facts.gpus
+    if not gpus:
+        hidden = "" if facts.visible_devices is None else f" (CUDA_VISIBLE_DEVICES is {facts.visible_devices!r})"
+        message = f"The CUDA driver is there, but shows no GPU{hidden}. {_NEEDED}. {_REFERENCE}"
+        return Diagnosis(DeviceStatus.NO_GPU, message)
+    if index is not None and not 0 <= index < len(gpus):
+        message = f"There is no GPU {index}; the driver shows {_listed(gpus)}. {_NEEDED}. {_REFERENCE}"
+        return Diagnosis(DeviceStatus.NO_GPU, message)
+    if index is None:
+        index = next((i for i, gpu in enumerate(gpus) if gpu.capability == HOPPER), None)
+    elif gpus[index].capability != HOPPER:
+        gpus, index = (gpus[index],), None
+    if index is None:
+        message = f"Found {_listed(gpus)}. {_NEEDED}, because they are compiled for sm_90a. {_REFERENCE}"
+        return Diagnosis(DeviceStatus.NOT_HOPPER, message)
+    version = _dotted(facts.driver_version or OLDEST_DRIVER)
+    return Diagnosis(DeviceStatus.READY, f"GPU {index} is {gpus[index]}; the driver serves CUDA {version}.")
+
+
+def _listed(gpus: tuple[Gpu, ...]) -> str:
+    return ", ".join(map(str, gpus))
+
+
+def _dotted(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def diagnose(index: int | None = None) -> Diagnosis:
+    """Whether the kernels can run on the GPU ``index``, or without one on any, and if not, why. It never raises."""
+    return conclude(probe(), index)
+
+
+@cache
+def device_info(index: int) -> DeviceInfo:
+    """Facts about the GPU ``index``, of whatever architecture, read from the driver once.
+
+    Raises:
+        UnsupportedDeviceError: there is no such GPU; the message is `diagnose`'s.
+    """
+    diagnosis = diagnose(index)
+    if diagnosis.status not in (DeviceStatus.READY, DeviceStatus.NOT_HOPPER):
+        raise UnsupportedDeviceError(diagnosis.message)
+    gpu = _gpu(index)
+    return DeviceInfo(
+        index=index,
+        name=gpu.name,
+        capability=gpu.capability,
+        num_sms=_attribute(index, "MULTIPROCESSOR_COUNT"),
+        l2_bytes=_attribute(index, "L2_CACHE_SIZE"),
+        shared_bytes_optin=_attribute(index, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        driver_version=_dotted(driver_version()),
+    )
+
+
+@cache
+def hopper_info(index: int) -> DeviceInfo:
+    """Facts about the GPU ``index``, which must be able to run the kernels.
+
+    Raises:
+        UnsupportedDeviceError: it cannot; the message is `diagnose`'s.
+    """
+    info = device_info(index)
+    if info.capability != HOPPER:
+        raise UnsupportedDeviceError(diagnose(index).message)
+    return info

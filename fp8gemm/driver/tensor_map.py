@@ -1,0 +1,189 @@
+"""Tensor maps: the 128-byte descriptors from which TMA knows a matrix and the box of it to copy.
+
+A map is written straight to where the kernel's argument block has it. (`cuda.bindings` would return it in an object of
+its own, which Python's allocator does not align to the 64 bytes that the driver asks for.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache, lru_cache
+from typing import Any, Literal, NamedTuple
+
+from fp8gemm.driver.library import bindings, driver_error, entry_point
+from fp8gemm.errors import InputError
+
+MAP_BYTES = 128
+MAP_ALIGNMENT = 64
+
+DataType = Literal["uint8", "float16", "bfloat16", "float32"]
+Swizzle = Literal["none", "32B", "64B", "128B"]
+L2Promotion = Literal["none", "64B", "128B", "256B"]
+
+_ELEMENT_BYTES = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
+_SWIZZLE_BYTES = {"none": None, "32B": 32, "64B": 64, "128B": 128}
+_PROMOTIONS = {"none": "NONE", "64B": "L2_64B", "128B": "L2_128B", "256B": "L2_256B"}
+_MAX_BOX = 256
+_MAX_EXTENT = 2**32
+_MAX_STRIDE = 2**40
+_PITCH = 16
+
+_SINCE = (12, 0)  # the CUDA version whose definition of the two driver functions is called
+_Extents = ctypes.c_uint64 * 2
+_Pitch = ctypes.c_uint64 * 1
+_Box = ctypes.c_uint32 * 2
+
+
+class _Traits(NamedTuple):
+    """Everything of a map but its place and size, as the driver wants it; shared by threads and never written."""
+
+    data_type: int
+    box: Any
+    element_strides: Any
+    interleave: int
+    swizzle: int
+    l2_promotion: int
+    out_of_bounds: int
+
+
+def encode_2d(
+    destination: int,
+    *,
+    address: int,
+    dtype: DataType,
+    inner: int,
+    outer: int,
+    outer_stride_bytes: int,
+    box_inner: int,
+    box_outer: int,
+    swizzle: Swizzle = "none",
+    l2_promotion: L2Promotion = "256B",
+) -> None:
+    """Write the tensor map of a matrix; what a box reads outside the matrix is zero, and is not written by a store.
+
+    Args:
+        destination: host address for the 128 bytes, a multiple of 64.
+        address: device address of element (0, 0), a multiple of 16.
+        dtype: element type; FP8 codes travel as "uint8".
+        inner: elements along the contiguous dimension.
+        outer: how many rows of those.
+        outer_stride_bytes: bytes from one row to the next, a multiple of 16.
+        box_inner: elements of a box along the contiguous dimension; a multiple of 16 bytes, within the swizzle's span.
+        box_outer: rows of a box.
+        swizzle: how 16-byte pieces are permuted in shared memory.
+        l2_promotion: how much L2 fetches at least on a miss.
+
+    Raises:
+        InputError: an argument breaks one of these rules; nothing was written.
+        DriverError: the driver refuses the map all the same.
+    """
+    traits = _traits(dtype, box_inner, box_outer, swizzle, l2_promotion)
+    if (
+        destination % MAP_ALIGNMENT
+        or address % _PITCH
+        or outer_stride_bytes % _PITCH
+        or not (address > 0 and 0 < inner <= _MAX_EXTENT and 0 < outer <= _MAX_EXTENT)
+        or not 0 < outer_stride_bytes < _MAX_STRIDE
+    ):
+        raise _place_error(destination, address, inner, outer, outer_stride_bytes)
+    code = entry_point("cuTensorMapEncodeTiled", _SINCE)(
+        ctypes.c_void_p(destination),
+        traits.data_type,
+        2,
+        ctypes.c_void_p(address),
+        _Extents(inner, outer),
+        _Pitch(outer_stride_bytes),
+        traits.box,
+        traits.element_strides,
+        traits.interleave,
+        traits.swizzle,
+        traits.l2_promotion,
+        traits.out_of_bounds,
+    )
+    if code:
+        matrix = f"{outer} x {inner} {dtype} at {address:#x}, {outer_stride_bytes} bytes a row"
+        detail = f"The matrix was {matrix}; the box {box_outer} x {box_inner}, swizzle {swizzle}."
+        raise driver_error("cuTensorMapEncodeTiled", code, detail)
+
+
+def replace_address(destination: int, address: int) -> None:
+    """Point the tensor map at ``destination`` to another matrix of the same type, size, stride and box.
+
+    Raises:
+        InputError: ``destination`` is no multiple of 64, or ``address`` none of 16.
+        DriverError: the driver refuses, because there is no valid map at ``destination``.
+    """
+    if destination % MAP_ALIGNMENT or address % _PITCH or address <= 0:
+        raise _place_error(destination, address, 1, 1, _PITCH)
+    replace = entry_point("cuTensorMapReplaceAddress", _SINCE)
+    code = replace(ctypes.c_void_p(destination), ctypes.c_void_p(address))
+    if code:
+        raise driver_error("cuTensorMapReplaceAddress", code, f"The new address was {address:#x}.")
+
+
+@lru_cache(maxsize=1024)
+def _traits(dtype: str, box_inner: int, box_outer: int, swizzle: str, l2_promotion: str) -> _Traits:
+    """Check and translate what a kernel's config fixes, once per config."""
+    for name, value, allowed in (
+        ("dtype", dtype, _ELEMENT_BYTES),
+        ("swizzle", swizzle, _SWIZZLE_BYTES),
+        ("l2_promotion", l2_promotion, _PROMOTIONS),
+    ):
+        if value not in allowed:
+            raise InputError(f"Tensor map {name}: expected one of {', '.join(allowed)}, got {value!r}.")
+    for name, extent in (("box_inner", box_inner), ("box_outer", box_outer)):
+        if not 0 < extent <= _MAX_BOX:
+            raise InputError(f"Tensor map {name}: expected 1 to {_MAX_BOX} elements, got {extent}.")
+    row_bytes = box_inner * _ELEMENT_BYTES[dtype]
+    span = _SWIZZLE_BYTES[swizzle]
+    if row_bytes % _PITCH:
+        raise InputError(
+            f"Tensor map box_inner: expected a multiple of {_PITCH} bytes, got {box_inner} elements of {dtype} "
+            f"({row_bytes} bytes)."
+        )
+    if span is not None and row_bytes > span:
+        raise InputError(
+            f"Tensor map box_inner: expected at most the {span} bytes that swizzle {swizzle!r} permutes, got "
+            f"{box_inner} elements of {dtype} ({row_bytes} bytes)."
+        )
+    codes = _codes()
+    return _Traits(
+        data_type=codes["DATA_TYPE_" + dtype],
+        box=_Box(box_inner, box_outer),
+        element_strides=_Box(1, 1),
+        interleave=codes["INTERLEAVE_none"],
+        swizzle=codes["SWIZZLE_" + swizzle],
+        l2_promotion=codes["L2_PROMOTION_" + l2_promotion],
+        out_of_bounds=codes["FLOAT_OOB_FILL_none"],
+    )
+
+
+@cache
+def _codes() -> dict[str, int]:
+    """The driver's numbers for our words."""
+    driver = bindings()
+
+    def code(enum: str, member: str) -> int:
+        return int(getattr(getattr(driver, enum), "CU_TENSOR_MAP_" + member))
+
+    return {
+        **{f"DATA_TYPE_{n}": code("CUtensorMapDataType", f"DATA_TYPE_{n.upper()}") for n in _ELEMENT_BYTES},
+        **{f"SWIZZLE_{n}": code("CUtensorMapSwizzle", f"SWIZZLE_{n.upper()}") for n in _SWIZZLE_BYTES},
+        **{f"L2_PROMOTION_{n}": code("CUtensorMapL2promotion", f"L2_PROMOTION_{m}") for n, m in _PROMOTIONS.items()},
+        "INTERLEAVE_none": code("CUtensorMapInterleave", "INTERLEAVE_NONE"),
+        "FLOAT_OOB_FILL_none": code("CUtensorMapFloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+    }
+
+
+def _place_error(destination: int, address: int, inner: int, outer: int, outer_stride_bytes: int) -> InputError:
+    rules = (
+        (destination % MAP_ALIGNMENT == 0, f"a destination aligned to {MAP_ALIGNMENT} bytes, got {destination:#x}"),
+        (address > 0 and address % _PITCH == 0, f"a device address aligned to {_PITCH} bytes, got {address:#x}"),
+        (0 < inner <= _MAX_EXTENT, f"1 to 2^32 elements a row, got {inner}"),
+        (0 < outer <= _MAX_EXTENT, f"1 to 2^32 rows, got {outer}"),
+        (
+            0 < outer_stride_bytes < _MAX_STRIDE and outer_stride_bytes % _PITCH == 0,
+            f"a row stride of a multiple of {_PITCH} bytes, positive and below 2^40, got {outer_stride_bytes}",
+        ),
+    )
+    return InputError("Tensor map: expected " + "; ".join(text for holds, text in rules if not holds) + ".")

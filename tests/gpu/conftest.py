@@ -1,0 +1,69 @@
+"""What every test on a GPU shares. Without a Hopper GPU the whole directory is skipped, and the reason is printed.
+
+Each run draws a fresh seed, which a failing test prints; FP8GEMM_TEST_SEED=<that number> repeats the run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Generator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fp8gemm.driver.device import HOPPER, DeviceStatus, Diagnosis, diagnose, probe
+
+_HERE = Path(__file__).parent
+_SEED = int(os.environ.get("FP8GEMM_TEST_SEED") or secrets.randbits(32))
+
+
+@cache
+def _diagnosis() -> Diagnosis:
+    return diagnose()
+
+
+def _is_here(item: pytest.Item) -> bool:
+    return _HERE in item.path.parents
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [item for item in items if _is_here(item)]
+    if here and _diagnosis().status is not DeviceStatus.READY:
+        skip = pytest.mark.skip(reason=_diagnosis().message)
+        for item in here:
+            item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    root = terminalreporter.config.rootpath
+    skipped = [
+        report for report in terminalreporter.stats.get("skipped", ()) if _HERE in (root / report.fspath).parents
+    ]
+    if skipped and _diagnosis().status is not DeviceStatus.READY:
+        terminalreporter.write_line(f"{len(skipped)} GPU tests skipped: {_diagnosis().message}")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed and _is_here(item):
+        report.sections.append(("Seed", f"FP8GEMM_TEST_SEED={_SEED} repeats this test's random data."))
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The first Hopper GPU, made torch's current device."""
+    index = next(index for index, gpu in enumerate(probe().gpus) if gpu.capability == HOPPER)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+@pytest.fixture
+def generator(device: torch.device) -> torch.Generator:
+    """A generator on `device`, in the same state at the beginning of every test of a run."""
+    return torch.Generator(device).manual_seed(_SEED)

@@ -1,0 +1,271 @@
+"""Launches: what the driver reads when it is called, seen through cuda.bindings' own view of its structures."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fp8gemm.driver import launch, library
+from fp8gemm.driver.launch import ArgumentBlock, KernelParams, LaunchConfig
+from fp8gemm.errors import DriverError, InputError
+
+BINDINGS = library.bindings()
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+OCCUPANCY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_void_p, ctypes.c_void_p)
+FUNCTION = 0x5555_0000_3000
+STREAM = 0x7F00_0000_00AA
+INVALID_CONTEXT = 201
+
+OFFSETS = {
+    "tensor_map_a": 0,
+    "tensor_map_b": 128,
+    "tensor_map_scales_a": 256,
+    "tensor_map_d": 384,
+    "scales_b": 512,
+    "d": 520,
+    "d_stride_m": 528,
+    "d_stride_n": 536,
+    "m": 544,
+}
+
+
+class Driver:
+    """Stands where the driver's functions are, and keeps what it reads through the pointers it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self.codes: list[int] = []
+        self.functions = {
+            "cuLaunchKernelEx": LAUNCH(self.launch),
+            "cuOccupancyMaxActiveClusters": OCCUPANCY(self.occupancy),
+        }
+
+    def entry_point(self, name: str, since: tuple[int, int]) -> Any:
+        assert since == (12, 0)
+        return ctypes.cast(self.functions[name], ctypes.CFUNCTYPE(ctypes.c_int))
+
+    def launch(self, config: int, function: int, kernel_params: int, extra: int | None) -> int:
+        block = ctypes.c_void_p.from_address(kernel_params).value
+        assert block is not None
+        params = ctypes.string_at(block, ctypes.sizeof(KernelParams))
+        self.seen.append(
+            {**read_config(config), "function": function, "params": params, "block": block, "extra": extra}
+        )
+        return self.codes.pop(0) if self.codes else 0
+
+    def occupancy(self, count: Any, function: int, config: int) -> int:
+        self.seen.append({**read_config(config), "function": function})
+        count[0] = 66
+        return self.codes.pop(0) if self.codes else 0
+
+
+def read_config(address: int) -> dict[str, Any]:
+    """Read a CUlaunchConfig with the bindings, which are compiled from cuda.h; only the list of attributes is not
+    to be had from a structure that they did not fill themselves."""
+    config = BINDINGS.CUlaunchConfig(address)
+    ids = BINDINGS.CUlaunchAttributeID
+    attributes: dict[str, Any] = {}
+    for index in range(config.numAttrs):
+        array = ctypes.c_void_p.from_address(address + 40).value
+        assert array is not None
+        attribute = BINDINGS.CUlaunchAttribute(array + 72 * index)
+        if attribute.id == ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            dims = attribute.value.clusterDim
+            attributes["cluster"] = (dims.x, dims.y, dims.z)
+        elif attribute.id == ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+            attributes["programmatic"] = attribute.value.programmaticStreamSerializationAllowed
+        else:
+            attributes["unknown"] = attribute.id
+    return {
+        "grid": (config.gridDimX, config.gridDimY, config.gridDimZ),
+        "block": (config.blockDimX, config.blockDimY, config.blockDimZ),
+        "threads": config.blockDimX,
+        "shared": config.sharedMemBytes,
+        "stream": int(config.hStream),
+        "attributes": attributes,
+    }
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    fake = Driver()
+    monkeypatch.setattr(launch, "entry_point", fake.entry_point)
+    return fake
+
+
+def config(**changes: Any) -> LaunchConfig:
+    return LaunchConfig(**{"function": FUNCTION, "device_index": 0, "grid_x": 132, "threads": 384, **changes})
+
+
+def test_the_argument_block_is_laid_out_as_the_kernel_reads_it() -> None:
+    assert {name: getattr(KernelParams, name).offset for name in OFFSETS} == OFFSETS
+    assert ctypes.sizeof(KernelParams) == 576
+
+
+def test_argument_blocks_are_aligned_zeroed_and_apart() -> None:
+    blocks = [ArgumentBlock() for _ in range(20)]
+    for block in blocks:
+        address = ctypes.addressof(block.params)
+        assert address % 64 == 0
+        assert bytes(block.params) == bytes(576)
+        maps = (block.tensor_map_a, block.tensor_map_b, block.tensor_map_scales_a, block.tensor_map_d)
+        assert [place - address for place in maps] == [0, 128, 256, 384]
+        block.params.m = 2**32 - 1
+    assert len({ctypes.addressof(block.params) // 576 for block in blocks}) >= 19
+
+
+def test_the_driver_reads_what_was_set(driver: Driver) -> None:
+    block = ArgumentBlock()
+    block.params.scales_b = 0x7F00_1111_2220
+    block.params.d = 0x7F00_3333_4440
+    block.params.d_stride_m, block.params.d_stride_n, block.params.m = 2**40, -1, 4097
+    ctypes.memset(block.tensor_map_d, 0xEE, 128)
+    launch.launch(config(cluster_x=2, dynamic_shared_bytes=232448, programmatic=True), block, STREAM)
+    (seen,) = driver.seen
+    assert (seen["grid"], seen["threads"], seen["shared"]) == ((132, 1, 1), 384, 232448)
+    assert (seen["stream"], seen["function"], seen["extra"]) == (STREAM, FUNCTION, None)
+    assert seen["attributes"] == {"cluster": (2, 1, 1), "programmatic": 1}
+    params = seen["params"]
+    assert params == bytes(block.params)
+    assert params[384:512] == b"\xee" * 128
+    read = [int.from_bytes(params[at : at + 8], "little", signed=True) for at in range(512, 544, 8)]
+    assert read == [0x7F00_1111_2220, 0x7F00_3333_4440, 2**40, -1]
+    assert int.from_bytes(params[544:548], "little") == 4097
+
+
+@pytest.mark.parametrize(
+    ("changes", "attributes"),
+    [
+        ({}, {}),
+        ({"cluster_x": 4}, {"cluster": (4, 1, 1)}),
+        ({"programmatic": True}, {"programmatic": 1}),
+    ],
+)
+def test_only_the_attributes_that_are_asked_for_are_given(
+    driver: Driver, changes: dict[str, Any], attributes: dict[str, Any]
+) -> None:
+    launch.launch(config(**changes), ArgumentBlock(), 0)
+    assert driver.seen[0]["attributes"] == attributes
+    assert driver.seen[0]["stream"] == 0
+
+
+def test_grid_and_stream_of_one_launch_do_not_stay_for_the_next(driver: Driver) -> None:
+    one, block = config(), ArgumentBlock()
+    launch.launch(one, block, STREAM, 6)
+    launch.launch(one, block, 0)
+    assert [(seen["grid"][0], seen["stream"]) for seen in driver.seen] == [(6, STREAM), (132, 0)]
+
+
+def test_threads_share_a_config_but_not_what_a_launch_changes(driver: Driver) -> None:
+    one = config(cluster_x=2)
+    barrier = threading.Barrier(4)
+
+    def run(number: int) -> None:
+        block = ArgumentBlock()
+        block.params.m = number
+        for _ in range(50):
+            barrier.wait()
+            launch.launch(one, block, number * 16, number * 2)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got = sorted((seen["stream"], seen["grid"][0], seen["params"][544]) for seen in driver.seen)
+    assert got == sorted((n * 16, n * 2, n) for n in range(1, 5) for _ in range(50))
+    assert all(seen["attributes"] == {"cluster": (2, 1, 1)} for seen in driver.seen)
+
+
+def test_a_thread_without_a_context_is_given_one_and_the_launch_is_made_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound: list[int] = []
+    monkeypatch.setattr(launch, "ensure_context", bound.append)
+    driver.codes = [INVALID_CONTEXT]
+    launch.launch(config(device_index=3), ArgumentBlock(), STREAM)
+    assert (bound, len(driver.seen)) == ([3], 2)
+    driver.codes = [INVALID_CONTEXT, INVALID_CONTEXT]
+    with pytest.raises(DriverError, match="CUDA_ERROR_INVALID_CONTEXT"):
+        launch.launch(config(device_index=3), ArgumentBlock(), STREAM)
+    assert len(driver.seen) == 4
+
+
+def test_a_failed_launch_is_an_error_that_describes_it(driver: Driver) -> None:
+    driver.codes = [912]
+    with pytest.raises(DriverError, match=r"CUDA_ERROR_INVALID_CLUSTER_SIZE.*grid 6, cluster 2, 384 threads.*77 bytes"):
+        launch.launch(config(cluster_x=2, dynamic_shared_bytes=77), ArgumentBlock(), STREAM, 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cluster_x": 0}, r"cluster_x: expected 1 to 8 CTAs, got 0"),
+        ({"cluster_x": 16, "grid_x": 16}, r"cluster_x: expected 1 to 8 CTAs, got 16"),
+        ({"grid_x": 0}, r"grid_x.*got 0"),
+        ({"grid_x": 131, "cluster_x": 2}, r"grid_x.*multiple of cluster_x 2, got 131"),
+        ({"threads": 100}, r"threads.*multiple of 32.*got 100"),
+        ({"threads": 1056}, r"threads.*up to 1024, got 1056"),
+        ({"dynamic_shared_bytes": -1}, r"dynamic_shared_bytes.*got -1"),
+    ],
+)
+def test_an_impossible_shape_is_refused(driver: Driver, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        config(**changes)
+
+
+def test_configs_compare_by_what_they_launch(driver: Driver) -> None:
+    assert config() == config()
+    assert config() != config(grid_x=1)
+    assert len({config(), config(), config(threads=128)}) == 2
+
+
+class Context:
+    """A driver with a context to be in, and answers to questions about occupancy and capture."""
+
+    CUfunction = int
+    CUstreamCaptureStatus = BINDINGS.CUstreamCaptureStatus
+    per_sm = 2
+    capture = (0, CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def cuCtxPushCurrent(self, context: str) -> tuple[int]:
+        return (0,)
+
+    def cuCtxPopCurrent(self) -> tuple[int]:
+        return (0,)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: int, threads: int, shared: int) -> tuple[int, int]:
+        assert (function, threads, shared) == (FUNCTION, 384, 1000)
+        return (0, self.per_sm)
+
+    def cuStreamIsCapturing(self, stream: int) -> tuple[Any, ...]:
+        return self.capture
+
+
+def test_the_clusters_that_fit_are_asked_of_the_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    clustered, plain = config(cluster_x=2), config(dynamic_shared_bytes=1000)
+    monkeypatch.setattr(library, "bindings", Context)
+    monkeypatch.setattr(library, "primary_context", str)
+    assert launch.max_active_clusters(clustered) == 66
+    assert driver.seen[0]["attributes"] == {"cluster": (2, 1, 1)}
+    monkeypatch.setattr(launch, "bindings", Context)
+    monkeypatch.setattr(launch, "device_info", lambda index: SimpleNamespace(num_sms=132))
+    assert launch.max_active_clusters(plain) == 264
+
+
+def test_a_capture_is_recognised_whatever_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Context()
+    monkeypatch.setattr(launch, "bindings", lambda: driver)
+    states = Context.CUstreamCaptureStatus
+    for answer, capturing in (
+        ((0, states.CU_STREAM_CAPTURE_STATUS_NONE), False),
+        ((0, states.CU_STREAM_CAPTURE_STATUS_ACTIVE), True),
+        ((0, states.CU_STREAM_CAPTURE_STATUS_INVALIDATED), True),
+        ((906, states.CU_STREAM_CAPTURE_STATUS_NONE), True),
+    ):
+        driver.capture = answer
+        assert launch.is_capturing(STREAM) is capturing

@@ -1,0 +1,178 @@
+"""Tensor maps: what reaches the driver, through the same calling convention as the driver's, and what never does."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fp8gemm.driver import library, tensor_map
+from fp8gemm.errors import DriverError, InputError
+
+U64 = ctypes.POINTER(ctypes.c_uint64)
+U32 = ctypes.POINTER(ctypes.c_uint32)
+ENCODE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, U64, U64, U32, U32),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+)
+REPLACE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+ADDRESS = 0x7F12_3456_7890
+GOOD: dict[str, Any] = {
+    "address": ADDRESS,
+    "dtype": "uint8",
+    "inner": 7168,
+    "outer": 4096,
+    "outer_stride_bytes": 8192,
+    "box_inner": 128,
+    "box_outer": 64,
+    "swizzle": "128B",
+}
+
+
+class Driver:
+    """Stands where the driver's two functions are, with their C signatures, and keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.code = 0
+        self.functions = {
+            "cuTensorMapEncodeTiled": ENCODE(self.encode),
+            "cuTensorMapReplaceAddress": REPLACE(self.replace),
+        }
+
+    def encode(self, destination: int, data_type: int, rank: int, address: int, *rest: Any) -> int:
+        extents, strides, box, element_strides, *codes = rest
+        arrays = (extents[:rank], strides[: rank - 1], box[:rank], element_strides[:rank])
+        self.calls.append((destination, data_type, rank, address, *arrays, *codes))
+        return self.code
+
+    def replace(self, destination: int, address: int) -> int:
+        self.calls.append((destination, address))
+        return self.code
+
+    def entry_point(self, name: str, since: tuple[int, int]) -> Any:
+        assert since == (12, 0)
+        return ctypes.cast(self.functions[name], ctypes.CFUNCTYPE(ctypes.c_int))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    fake = Driver()
+    monkeypatch.setattr(tensor_map, "entry_point", fake.entry_point)
+    return fake
+
+
+@pytest.fixture
+def destination() -> Iterator[int]:
+    memory = ctypes.create_string_buffer(tensor_map.MAP_BYTES + tensor_map.MAP_ALIGNMENT)
+    address = ctypes.addressof(memory)
+    yield address + -address % tensor_map.MAP_ALIGNMENT
+    del memory
+
+
+def test_every_argument_reaches_its_place(driver: Driver, destination: int) -> None:
+    bindings = library.bindings()
+    tensor_map.encode_2d(destination, **GOOD)
+    assert driver.calls == [
+        (
+            destination,
+            int(bindings.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8),
+            2,
+            ADDRESS,
+            [7168, 4096],
+            [8192],
+            [128, 64],
+            [1, 1],
+            int(bindings.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(bindings.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
+            int(bindings.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(bindings.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        )
+    ]
+
+
+def test_numbers_past_32_bits_arrive_whole(driver: Driver, destination: int) -> None:
+    large = {"inner": 2**32, "outer": 2**32, "outer_stride_bytes": 2**40 - 16}
+    tensor_map.encode_2d(destination, **{**GOOD, **large})
+    assert driver.calls[0][4:6] == ([2**32, 2**32], [2**40 - 16])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
+@pytest.mark.parametrize("l2_promotion", ["none", "64B", "128B", "256B"])
+def test_each_word_has_the_driver_s_number(
+    driver: Driver, destination: int, dtype: str, swizzle: str, l2_promotion: str
+) -> None:
+    words = {"dtype": dtype, "swizzle": swizzle, "l2_promotion": l2_promotion}
+    tensor_map.encode_2d(destination, **{**GOOD, **words, "box_inner": 8 if dtype == "float32" else 16})
+    bindings = library.bindings()
+    promotion = "NONE" if l2_promotion == "none" else f"L2_{l2_promotion}"
+    _, data_type, *_, swizzle_code, promotion_code, _ = driver.calls[0]
+    assert data_type == getattr(bindings.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.upper()}")
+    assert swizzle_code == getattr(bindings.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle.upper()}")
+    assert promotion_code == getattr(bindings.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"address": ADDRESS + 8}, ["device address", "16", hex(ADDRESS + 8)]),
+        ({"address": 0}, ["device address", "0x0"]),
+        ({"inner": 0}, ["elements a row", "got 0"]),
+        ({"inner": 2**32 + 1}, ["elements a row", str(2**32 + 1)]),
+        ({"outer": 0}, ["rows", "got 0"]),
+        ({"outer": -1}, ["rows", "got -1"]),
+        ({"outer_stride_bytes": 8200}, ["row stride", "16", "8200"]),
+        ({"outer_stride_bytes": 0}, ["row stride", "positive", "got 0"]),
+        ({"outer_stride_bytes": 2**40}, ["row stride", "2^40"]),
+        ({"box_inner": 257, "swizzle": "none"}, ["box_inner", "256", "257"]),
+        ({"box_inner": 0}, ["box_inner", "got 0"]),
+        ({"box_outer": 257}, ["box_outer", "256", "257"]),
+        ({"box_outer": 0}, ["box_outer", "got 0"]),
+        ({"box_inner": 24}, ["box_inner", "16 bytes", "24"]),
+        ({"box_inner": 144}, ["box_inner", "128 bytes", "'128B'", "144"]),
+        ({"box_inner": 64, "dtype": "float32"}, ["box_inner", "128 bytes", "256 bytes"]),
+        ({"box_inner": 128, "swizzle": "64B"}, ["box_inner", "64 bytes", "'64B'"]),
+        ({"dtype": "float8_e4m3fn"}, ["dtype", "uint8", "'float8_e4m3fn'"]),
+        ({"swizzle": "256B"}, ["swizzle", "128B", "'256B'"]),
+        ({"l2_promotion": "512B"}, ["l2_promotion", "256B", "'512B'"]),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_before_the_driver_sees_it(
+    driver: Driver, destination: int, change: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        tensor_map.encode_2d(destination, **{**GOOD, **change})
+    for word in words:
+        assert word in str(caught.value)
+    assert driver.calls == []
+
+
+def test_several_broken_rules_are_all_named(driver: Driver, destination: int) -> None:
+    with pytest.raises(InputError, match=r"aligned to 64 bytes.*aligned to 16 bytes.*row stride"):
+        tensor_map.encode_2d(destination + 32, **{**GOOD, "address": ADDRESS + 1, "outer_stride_bytes": 100})
+
+
+def test_what_the_driver_refuses_is_an_error_that_describes_the_matrix(driver: Driver, destination: int) -> None:
+    driver.code = 1
+    with pytest.raises(
+        DriverError, match=r"CUDA_ERROR_INVALID_VALUE.*4096 x 7168 uint8.*64 x 128, swizzle 128B"
+    ) as caught:
+        tensor_map.encode_2d(destination, **GOOD)
+    assert caught.value.call == "cuTensorMapEncodeTiled"
+
+
+def test_an_address_is_replaced_in_place(driver: Driver, destination: int) -> None:
+    tensor_map.replace_address(destination, ADDRESS)
+    assert driver.calls == [(destination, ADDRESS)]
+    for where, address in ((destination + 16, ADDRESS), (destination, ADDRESS + 4), (destination, 0)):
+        with pytest.raises(InputError):
+            tensor_map.replace_address(where, address)
+    assert len(driver.calls) == 1
+    driver.code = 1
+    with pytest.raises(DriverError, match=hex(ADDRESS)):
+        tensor_map.replace_address(destination, ADDRESS)
