@@ -1,0 +1,260 @@
+"""From a request to a cubin: out of this process's memory, else from disk, else from the compiler, once for everybody.
+
+build() ── memory ──hit──▶ Artifact
+             │ miss: one thread goes on, others asking for the same kernel wait for it
+           disk ────hit──▶ Artifact
+             │ miss: policy; then the lock that other processes respect, and a second look
+          compile ─▶ publish ─▶ Artifact
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fp8gemm import headers, settings
+from fp8gemm.errors import CacheMissError, InputError
+from fp8gemm.jit.artifact import Artifact, Source, artifact_of, metadata
+from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program
+from fp8gemm.jit.entry import Entry
+from fp8gemm.jit.fingerprint import Headers, header_closure, key_of
+from fp8gemm.jit.render import render_source
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.jit.store import Damage, Store
+
+__all__ = ["Artifact", "build", "build_many", "is_ready", "quarantine", "rebuild"]
+
+
+def build(request: KernelRequest, *, allow_compile: bool = True, include_dir: Path | None = None) -> Artifact:
+    """The compiled kernel for a request. Threads and processes that ask together compile it once.
+
+    Args:
+        request: which kernel.
+        allow_compile: whether a kernel that is neither in memory nor on disk may be compiled.
+        include_dir: the device headers to compile; those of this installation by default.
+
+    Raises:
+        CacheMissError: it would have to be compiled, and ``allow_compile`` or the miss policy forbids that.
+        CompileError: it had to be compiled and could not be.
+        InputError: the request cannot be rendered.
+    """
+    return _builder().build(_Job.of(request, include_dir), allow_compile=allow_compile)
+
+
+def is_ready(request: KernelRequest, *, include_dir: Path | None = None) -> bool:
+    """Whether ``build`` would return at once: the kernel is in memory, or on disk and verified."""
+    try:
+        build(request, allow_compile=False, include_dir=include_dir)
+    except CacheMissError:
+        return False
+    return True
+
+
+def build_many(
+    requests: Sequence[KernelRequest],
+    *,
+    jobs: int | None = None,
+    progress: Callable[[Artifact], None] | None = None,
+    include_dir: Path | None = None,
+) -> list[Artifact]:
+    """Build several kernels at once; NVRTC compiles in parallel.
+
+    Args:
+        requests: which kernels.
+        jobs: threads; as many as this process has processors by default.
+        progress: called in this thread with each artifact as it becomes ready, in no particular order.
+        include_dir: as for ``build``.
+
+    Returns:
+        The artifacts in the order of the requests.
+
+    Raises:
+        CacheMissError, CompileError, InputError: as ``build``; kernels not yet begun are then given up.
+    """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs must be at least 1; found {jobs}")
+    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
+        # Each task runs in a copy of this context, so that settings.scope() around the call holds in the threads too.
+        futures = [pool.submit(copy_context().run, build, request, include_dir=include_dir) for request in requests]
+        try:
+            for future in as_completed(futures):
+                artifact = future.result()
+                if progress is not None:
+                    progress(artifact)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
+def rebuild(artifact: Artifact, *, reason: str, include_dir: Path | None = None) -> Artifact:
+    """Compile a kernel again whose cubin turned out to be unusable although it verifies; its entry is quarantined.
+
+    If another process has replaced the entry meanwhile, its replacement is returned instead.
+
+    Args:
+        artifact: what cannot be used.
+        reason: why, for the warning.
+        include_dir: as for ``build``.
+
+    Raises:
+        CacheMissError, CompileError: as ``build``.
+    """
+    return _builder().rebuild(_Job.of(artifact.request, include_dir), artifact, reason)
+
+
+def quarantine(artifact: Artifact, *, reason: str) -> None:
+    """Never use these bytes again: forget them, and move their entry out of the way if it still holds them.
+
+    The next ``build`` of the request finds another process's replacement, or compiles.
+    """
+    _builder().quarantine(artifact, reason)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A request, with all that its key and its compilation depend on."""
+
+    request: KernelRequest
+    source: str
+    headers: Headers
+    options: tuple[str, ...]
+    key: str
+    started: float
+
+    @classmethod
+    def of(cls, request: KernelRequest, include_dir: Path | None) -> _Job:
+        # Read anew each time, a millisecond or less: headers that were edited while we run make a new kernel.
+        started = time.perf_counter()
+        source = render_source(request)
+        options = compile_options(request.arch)
+        files = header_closure(source, include_dir or headers.include_dir())
+        return cls(request, source, files, options, key_of(source, files, options=options, arch=request.arch), started)
+
+    @property
+    def label(self) -> str:
+        return self.request.label
+
+    def compile(self) -> CompileResult:
+        return compile_program(
+            self.source, self.headers, label=self.label, options=self.options, arch=self.request.arch
+        )
+
+    def artifact(self, entry: Entry, source: Source) -> Artifact:
+        """What the caller gets from an entry."""
+        return artifact_of(entry, self.request, source=source, seconds=time.perf_counter() - self.started)
+
+    def again(self, artifact: Artifact) -> Artifact:
+        """What the caller gets from an artifact that is in memory."""
+        return replace(artifact, source="memory", seconds=time.perf_counter() - self.started)
+
+
+class _Builder:
+    """Memory and single flight in front of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._memory: dict[str, Artifact] = {}
+        self._flights: dict[tuple[str, bool], Future[Artifact]] = {}
+
+    def build(self, job: _Job, *, allow_compile: bool) -> Artifact:
+        allow_compile = allow_compile and settings.current().jit != "error"
+        with self._lock:
+            known = self._memory.get(job.key)
+            if known is not None:
+                return job.again(known)
+            flight = self._flights.get((job.key, allow_compile))
+            leads = flight is None
+            if flight is None:
+                flight = self._flights[job.key, allow_compile] = Future()
+        if not leads:
+            return job.again(flight.result())
+        try:
+            artifact = self._find_or_compile(job, allow_compile=allow_compile)
+        except BaseException as error:
+            self._land(job.key, allow_compile)
+            flight.set_exception(error)
+            raise
+        self._land(job.key, allow_compile, artifact)
+        flight.set_result(artifact)
+        return artifact
+
+    def rebuild(self, job: _Job, artifact: Artifact, reason: str) -> Artifact:
+        self.quarantine(artifact, reason)
+        return self.build(job, allow_compile=True)
+
+    def quarantine(self, artifact: Artifact, reason: str) -> None:
+        label, key = artifact.request.label, artifact.key
+        with self._lock:
+            known = self._memory.get(key)
+            if known is not None and known.cubin == artifact.cubin:
+                del self._memory[key]
+        self.store.reject(key, artifact.cubin, reason)
+        with self.store.lock(label, key):
+            for damage in self.store.find(label, key).damaged:
+                self.store.quarantine(label, key, damage)
+
+    def _land(self, key: str, allow_compile: bool, artifact: Artifact | None = None) -> None:
+        with self._lock:
+            del self._flights[key, allow_compile]
+            if artifact is not None:
+                self._memory[key] = artifact
+
+    def _find_or_compile(self, job: _Job, *, allow_compile: bool) -> Artifact:
+        found = self.store.find(job.label, job.key)
+        if found.entry is not None:
+            return job.artifact(found.entry, "disk")
+        if not allow_compile:
+            raise _miss(job, self.store, found.damaged)
+        with self.store.lock(job.label, job.key):
+            found = self.store.find(job.label, job.key)  # whoever held the lock before us has probably published it
+            if found.entry is not None:
+                return job.artifact(found.entry, "disk")
+            result = job.compile()
+            for damage in found.damaged:
+                self.store.quarantine(job.label, job.key, damage)
+            entry = Entry(job.key, job.label, result.cubin, metadata(job.request, job.options, result))
+            directory = self.store.publish(entry, job.source)
+        return job.artifact(replace(entry, directory=directory), "compiled")
+
+
+_builders_lock = threading.Lock()
+_builders: dict[tuple[tuple[Path, ...], tuple[Path, ...]], _Builder] = {}
+
+
+def _builder() -> _Builder:
+    """The builder of the current cache: what is in memory counts as ready only for the directories it is also in."""
+    now = settings.current()
+    place = (now.cache_dirs, now.trusted_dirs)
+    with _builders_lock:
+        if place not in _builders:
+            _builders[place] = _Builder(Store.from_settings(now))
+        return _builders[place]
+
+
+def _forget_after_fork() -> None:
+    # A child has no thread that would end a flight or release a lock of its parent's. Kernels are found on disk again.
+    global _builders_lock
+    _builders_lock = threading.Lock()
+    _builders.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _miss(job: _Job, store: Store, damaged: Sequence[Damage]) -> CacheMissError:
+    met = "".join(f"\npassed over in {damage.layer.path}: {damage.reason}" for damage in damaged)
+    return CacheMissError(
+        f"kernel {job.label} is not ready, and it may not be compiled now "
+        f"(FP8GEMM_JIT={settings.current().jit}; error and nearest leave compiling to a warmup)\n"
+        f"key: {job.key}\nsearched: {store.describe()} (FP8GEMM_CACHE_DIR){met}"
+    )

@@ -1,0 +1,223 @@
+"""NVRTC: from CUDA source to a cubin, with no toolkit, no driver and no GPU.
+
+The compiler gets the headers as text and no directory to search. Therefore a cubin cannot depend on where the headers
+lie, on the working directory, or on a file that its cache key does not cover.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fp8gemm.errors import CompileError
+from fp8gemm.jit.fingerprint import Headers, header_closure
+
+NO_REPORT = "no resource report"
+"""Stands among the warnings when the log does not say what a kernel uses: its zeros then mean nothing."""
+
+_PROVIDERS = (
+    "the package nvidia-cuda-nvrtc-cu12 (CUDA 12) or nvidia-cuda-nvrtc (CUDA 13) from pip, together with cuda-python, "
+    "or the NVRTC library of a CUDA toolkit that CUDA_HOME or the dynamic linker can find"
+)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel uses, as the assembler reports it.
+
+    Attributes:
+        registers: per thread, at launch.
+        stack_bytes: local memory per thread for arrays and calls.
+        spill_store_bytes: per thread, written because registers ran out.
+        spill_load_bytes: per thread, read back.
+        shared_bytes: static shared memory per CTA.
+        barriers: named barriers per CTA.
+    """
+
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    shared_bytes: int
+    barriers: int
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """A compiled kernel.
+
+    Attributes:
+        cubin: for the real architecture asked for.
+        log: what the compiler and the assembler said.
+        nvrtc_version: of the library that compiled it, as "12.9".
+        seconds: in the compiler.
+        resources: read from the log.
+        warnings: codes of the assembler's performance warnings, such as C7510 (WGMMA serialised), sorted.
+    """
+
+    cubin: bytes
+    log: str
+    nvrtc_version: str
+    seconds: float
+    resources: Resources
+    warnings: tuple[str, ...]
+
+
+def compile_options(arch: str) -> tuple[str, ...]:
+    """The options for a real architecture; all of them are part of the cache key.
+
+    ``-lineinfo`` is not among them: it writes paths into the cubin. ``-default-device`` is not needed, because every
+    device function is annotated.
+    """
+    return (
+        f"--gpu-architecture={arch}",
+        "--std=c++20",
+        "--ptxas-options=-v",  # registers and spills are reported in the log only
+        "--no-source-include",  # otherwise the working directory is searched for headers
+        "--no-cache",  # NVRTC's own cache gives no report of resources, and ours verifies what it returns
+    )
+
+
+def compile_source(source: str, *, label: str, options: Sequence[str], arch: str, include_dir: Path) -> CompileResult:
+    """Compile a rendered source against the headers below a directory.
+
+    Args:
+        source: CUDA C++ with one kernel.
+        label: names the source in messages; it does not influence the cubin.
+        options: as ``compile_options(arch)`` gives them.
+        arch: the real architecture, such as "sm_90a".
+        include_dir: the directory that holds ``fp8gemm/``.
+
+    Raises:
+        CompileError: NVRTC is missing, broken, or refuses the source.
+    """
+    headers = header_closure(source, include_dir)
+    return compile_program(source, headers, label=label, options=options, arch=arch)
+
+
+def compile_program(source: str, headers: Headers, *, label: str, options: Sequence[str], arch: str) -> CompileResult:
+    """``compile_source`` with headers that have been read already: what is compiled is then what was fingerprinted."""
+    nvrtc = _load_nvrtc()
+    started = time.perf_counter()
+    status, program = nvrtc.nvrtcCreateProgram(
+        source.encode(),
+        f"{label}.cu".encode(),
+        len(headers),
+        [content for _, content in headers],
+        [path.encode() for path, _ in headers],
+    )
+    _require_success(nvrtc, "nvrtcCreateProgram", status, options)
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _read(nvrtc, "ProgramLog", program, options).rstrip(b"\0 \n").decode("utf-8", "replace")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _refusal(
+                f"NVRTC refuses {label} for {arch} ({status.name})", source, label=label, options=options, log=log
+            )
+        cubin = _read(nvrtc, "CUBIN", program, options)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    if not cubin:
+        raise _refusal(
+            f"NVRTC made no cubin of {label}; expected a real architecture, found {arch}",
+            source,
+            label=label,
+            options=options,
+            log=log,
+        )
+    resources = parse_resources(log)
+    codes = parse_warnings(log)
+    return CompileResult(
+        cubin=cubin,
+        log=log,
+        nvrtc_version=nvrtc_version(),
+        seconds=time.perf_counter() - started,
+        resources=resources,
+        warnings=codes if resources.registers else (*codes, NO_REPORT),
+    )
+
+
+@cache
+def nvrtc_version() -> str:
+    """The version of the NVRTC library that is loaded, as "12.9". Loads it.
+
+    Raises:
+        CompileError: it is missing or broken.
+    """
+    _, major, minor = _load_nvrtc().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def parse_resources(log: str) -> Resources:
+    """What the assembler reports: the kernel's own figures, and stack and spills of functions that it calls."""
+
+    def figures(pattern: str) -> list[int]:
+        return [int(number) for number in re.findall(pattern, log)] or [0]
+
+    return Resources(
+        registers=max(figures(r"Used (\d+) registers")),
+        stack_bytes=sum(figures(r"(\d+) bytes stack frame")),
+        spill_store_bytes=sum(figures(r"(\d+) bytes spill stores")),
+        spill_load_bytes=sum(figures(r"(\d+) bytes spill loads")),
+        shared_bytes=max(figures(r"(\d+) bytes smem")),
+        barriers=max(figures(r"used (\d+) barriers")),
+    )
+
+
+def parse_warnings(log: str) -> tuple[str, ...]:
+    """The codes of the assembler's warnings, such as C7508 (setmaxnreg ignored), each once, sorted."""
+    return tuple(sorted(set(re.findall(r"\((C7\d{3})\)", log))))
+
+
+@cache
+def _load_nvrtc() -> Any:
+    """The bindings of an NVRTC that answers. Imported here: a cache hit must not open it."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status, _, _ = nvrtc.nvrtcVersion()  # the library is opened by the first call, not by the import
+    except Exception as error:  # what a missing or broken library raises differs from version to version
+        found = str(error).strip() or type(error).__name__
+        raise CompileError(f"NVRTC cannot be loaded: expected {_PROVIDERS}; found: {found}") from error
+    _require_success(nvrtc, "nvrtcVersion", status, ())
+    return nvrtc
+
+
+def _read(nvrtc: Any, what: str, program: Any, options: Sequence[str]) -> bytes:
+    status, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
+    _require_success(nvrtc, f"nvrtcGet{what}Size", status, options)
+    # The bindings write into the bytes object they are given.
+    buffer = b"\0" * int(size)
+    if size:
+        (status,) = getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
+        _require_success(nvrtc, f"nvrtcGet{what}", status, options)
+    return buffer
+
+
+def _require_success(nvrtc: Any, call: str, status: Any, options: Sequence[str]) -> None:
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{call} must return NVRTC_SUCCESS; it returned {status.name}", options=options)
+
+
+def _refusal(summary: str, source: str, *, label: str, options: Sequence[str], log: str) -> CompileError:
+    path = _keep_source(source, label)
+    kept = f"source: {path}" if path is not None else "its source could not be written anywhere"
+    message = f"{summary}\n{kept}\noptions: {' '.join(options)}\n{log}"
+    return CompileError(message, log=log, source_path=path, options=options)
+
+
+def _keep_source(source: str, label: str) -> Path | None:
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=f"{label}.", suffix=".cu")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(source)
+    except OSError:
+        return None
+    return Path(path)

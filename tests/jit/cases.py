@@ -1,0 +1,47 @@
+"""What the tests of the JIT share: an entry, ways to look at a cache directory, and the types of fixtures."""
+
+from __future__ import annotations
+
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fp8gemm.jit.entry import Entry
+from fp8gemm.jit.notices import CacheEvent, CacheWarning
+from fp8gemm.jit.request import KernelRequest
+
+Forget = Callable[[], None]
+Python = Callable[..., "subprocess.Popen[str]"]
+RequestFor = Callable[[int], KernelRequest]
+
+LABEL, KEY, OTHER_KEY = "tiny-7", "ab" * 32, "cd" * 32
+NAME = f"{LABEL}.{KEY}"
+ENTRY = Entry(KEY, LABEL, b"\x7fELF" + bytes(range(256)) * 8, {"nvrtc_version": "12.9", "options": ["--x=é"]})
+TEXT = "// tiny-7\n"
+
+
+@contextmanager
+def warned(*events: CacheEvent) -> Iterator[list[CacheWarning]]:
+    """Expect exactly these warnings."""
+    found: list[CacheWarning] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield found
+    found += [each.message for each in caught if isinstance(each.message, CacheWarning)]
+    assert [each.event for each in found] == list(events), [str(each.message) for each in caught]
+
+
+def snapshot(place: Path) -> dict[str, tuple[int, int, int]]:
+    """Every path with its mode, size and time of change."""
+    found = {}
+    for path in [place, *place.rglob("*")]:
+        status = path.lstat()
+        found[str(path)] = (status.st_mode, status.st_size, status.st_ctime_ns)
+    return found
+
+
+def seal(place: Path) -> None:
+    for path in [*place.rglob("*"), place]:
+        path.chmod(0o555 if path.is_dir() else 0o444)

@@ -1,0 +1,142 @@
+"""A kernel family of five lines, in a header tree of its own: what the JIT is tested with, apart from any GEMM."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8gemm import settings
+from fp8gemm.jit import build as build_module
+from fp8gemm.jit.compiler import CompileResult, compile_program
+from fp8gemm.jit.fingerprint import Headers
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.jit.store import Store
+from tests.jit.cases import ENTRY, NAME, TEXT
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TINY = """\
+#pragma once
+#include "fp8gemm/common/number.cuh"
+
+namespace fp8gemm {
+
+template <class Config>
+struct Tiny {
+    static constexpr uint32_t kNumThreads = 128;
+
+    struct Params {
+        float* out;
+    };
+
+    static __device__ void run(const Params& params) { params.out[threadIdx.x] = kFactor * Config::kValue; }
+};
+
+}  // namespace fp8gemm
+"""
+
+NUMBER = """\
+#pragma once
+
+namespace fp8gemm {
+
+using uint32_t = unsigned int;
+constexpr uint32_t kFactor = 3;
+
+}  // namespace fp8gemm
+"""
+
+
+def write_headers(include_dir: Path) -> Path:
+    """Write the header tree below a directory and return the directory."""
+    for name, text in (("kernels/tiny.cuh", TINY), ("common/number.cuh", NUMBER)):
+        path = include_dir / "fp8gemm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return include_dir
+
+
+@pytest.fixture(autouse=True)
+def _kept_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources that do not compile are kept for a closer look; those of the tests need not be kept in /tmp."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def include(tmp_path: Path) -> Path:
+    """An include directory with the family Tiny."""
+    return write_headers(tmp_path / "include")
+
+
+@pytest.fixture
+def request_for() -> Callable[[int], KernelRequest]:
+    """Makes the request for Tiny with a value."""
+    return lambda value: KernelRequest(f"tiny-{value}", "fp8gemm/kernels/tiny.cuh", "Tiny", (("value", value),))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    """The only cache directory in force; it does not exist yet."""
+    directory = tmp_path / "cache"
+    with settings.scope(cache_dirs=(directory,), trusted_dirs=(), jit="compile"):
+        yield directory
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The labels of all kernels that are really compiled."""
+    labels: list[str] = []
+
+    def counted(source: str, headers: Headers, *, label: str, **rest: Any) -> CompileResult:
+        labels.append(label)
+        return compile_program(source, headers, label=label, **rest)
+
+    monkeypatch.setattr(build_module, "compile_program", counted)
+    return labels
+
+
+@pytest.fixture
+def forget() -> Callable[[], None]:
+    """Makes the next call go on as a new process would: with nothing in memory."""
+    return build_module._builders.clear
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A cache directory with one entry."""
+    place = tmp_path / "cache"
+    assert Store([place]).publish(ENTRY, TEXT) == place / NAME
+    return place
+
+
+@pytest.fixture
+def python(include: Path, cache: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a Python process that uses the same cache and has ``request``, ``include`` and ``build`` at hand."""
+    prelude = f"""
+        from pathlib import Path
+        from fp8gemm.jit.build import build
+        from fp8gemm.jit.request import KernelRequest
+        include = Path({str(include)!r})
+        request = KernelRequest("tiny-7", "fp8gemm/kernels/tiny.cuh", "Tiny", (("value", 7),))
+    """
+
+    def start(program: str, **environment: str) -> subprocess.Popen[str]:
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        variables = {**os.environ, "PYTHONPATH": path, "FP8GEMM_CACHE_DIR": str(cache), **environment}
+        return subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(program)],
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
