@@ -44,9 +44,9 @@ class Problem:
     store: StoreKind = StoreKind.TMA
 
     def __post_init__(self) -> None:
-        if self.m < 0 or self.n < 1 or self.m >= 2**31 or self.n >= 2**31 or self.k >= 2**31:
+        if self.m < 0 or self.n < 1 or self.m > 2**31 or self.n >= 2**31 or self.k >= 2**31:
             raise InputError(
-                f"expected 0 <= M < 2^31, 1 <= N < 2^31 and K < 2^31, got M = {self.m}, N = {self.n}, K = {self.k}"
+                f"expected 0 <= M <= 2^31, 1 <= N < 2^31 and K < 2^31, got M = {self.m}, N = {self.n}, K = {self.k}"
             )
         if self.k < 16 or self.k % 16 != 0:
             raise InputError(f"expected K to be a multiple of 16 and at least 16 (TMA's row pitch), got K = {self.k}")

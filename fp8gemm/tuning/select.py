@@ -55,8 +55,19 @@ def _rounded(problem: Problem) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _ranked(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
-    configs = _candidates(problem.store)
-    return tuple(sorted(configs, key=lambda config: predict(problem, config, chip).total_us))
+    def order(config: TileConfig) -> tuple[bool, float]:
+        return not _pays(problem, config, chip), predict(problem, config, chip).total_us
+
+    return tuple(sorted(_candidates(problem.store), key=order))
+
+
+def _pays(problem: Problem, config: TileConfig, chip: Chip) -> bool:
+    """Whether each CTA of a cluster can have a tile of its own; a cluster that cannot is right, but partly idle."""
+    return (
+        config.cluster_size <= chip.num_sms
+        and config.cluster_m <= -(-problem.m // config.block_m)
+        and config.cluster_n <= -(-problem.n // config.block_n)
+    )
 
 
 @cache

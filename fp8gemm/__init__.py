@@ -1,0 +1,42 @@
+"""FP8 matrix products with per-block scales for NVIDIA Hopper GPUs, compiled just in time.
+
+Importing this package touches no GPU, opens no driver and no compiler.
+"""
+
+from fp8gemm.dense import Plan, gemm, plan
+from fp8gemm.errors import (
+    CacheError,
+    CacheMissError,
+    CompileError,
+    DriverError,
+    Fp8GemmError,
+    InputError,
+    UnsupportedDeviceError,
+    UnsupportedError,
+)
+from fp8gemm.headers import include_dir
+from fp8gemm.quantize import quantize_activation, quantize_weight
+from fp8gemm.scales import to_mn_major
+from fp8gemm.tuning.select import enumerate_configs, select
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CacheError",
+    "CacheMissError",
+    "CompileError",
+    "DriverError",
+    "Fp8GemmError",
+    "InputError",
+    "Plan",
+    "UnsupportedDeviceError",
+    "UnsupportedError",
+    "enumerate_configs",
+    "gemm",
+    "include_dir",
+    "plan",
+    "quantize_activation",
+    "quantize_weight",
+    "select",
+    "to_mn_major",
+]
