@@ -35,7 +35,7 @@ class Chip:
     num_sms: int
     l2_bytes: int
     dram_bytes_per_us: float
-    l2_bytes_per_cycle: float = 56.0
+    l2_bytes_per_cycle: float = 60.0
     clock_mhz: float = 1500.0
 
 
