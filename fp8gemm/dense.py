@@ -20,6 +20,9 @@ from fp8gemm.tuning.hopper import Chip, chip_of_device
 from fp8gemm.tuning.problem import Problem, StoreKind
 from fp8gemm.tuning.select import config_by_m, ranked_configs
 
+MAX_PLANNED_M = 2**20
+"""Largest M that a plan covers; a larger one is a matter for `gemm`, whose cost then does not matter."""
+
 _KernelKey = tuple[int, int, TileConfig, StoreKind, int, int]
 _kernels: dict[_KernelKey, DenseKernel] = {}
 
@@ -75,7 +78,7 @@ def gemm(
 def plan(b: Tensor, scales_b: Tensor, *, max_m: int, out_dtype: torch.dtype = torch.bfloat16) -> Plan:
     """Bind a weight to its kernels, compiled or fetched and loaded now, so that calls for any M <= max_m only launch.
 
-    Args and errors are those of `gemm`; the weight is checked here, once.
+    Args and errors are those of `gemm`; the weight is checked here, once. ``max_m`` is 1 to 2^20.
     """
     return Plan(b, scales_b, max_m=max_m, out_dtype=out_dtype)
 
@@ -106,8 +109,8 @@ class Plan:
     """
 
     def __init__(self, b: Tensor, scales_b: Tensor, *, max_m: int, out_dtype: torch.dtype) -> None:
-        if max_m < 1:
-            raise InputError(f"max_m: expected at least 1, got {max_m}")
+        if not 1 <= max_m <= MAX_PLANNED_M:
+            raise InputError(f"max_m: expected 1 to {MAX_PLANNED_M}, got {max_m}")
         operands.output_type(out_dtype)
         self.b, self.scales_b, self.max_m, self.out_dtype = b, scales_b, max_m, out_dtype
         self._binding = self._bind()

@@ -78,13 +78,14 @@ def shared_bytes(config: TileConfig, store: StoreKind, output: OutputType = Outp
 
 def violations(config: TileConfig, store: StoreKind) -> list[str]:
     """Why the kernel cannot be built or launched with this config; empty if it can."""
+    divided = f"{config.warpgroups_m} x {config.warpgroups_n}"
+    if min(config.warpgroups_m, config.warpgroups_n) < 1:
+        return [f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {divided}"]  # no other rule has a meaning then
     found = []
-    warpgroup_cols = config.block_n // max(config.warpgroups_n, 1)
+    warpgroup_cols = config.block_n // config.warpgroups_n
     wave_cols = min(warpgroup_cols, MAX_WAVE_COLS)
     if config.warpgroups_m * config.warpgroups_n != CONSUMER_WARPGROUPS:
-        found.append(
-            f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {config.warpgroups_m} x {config.warpgroups_n}"
-        )
+        found.append(f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {divided}")
     if config.block_k != 128:
         found.append(f"block_k must be the scale block, 128, is {config.block_k}")
     if config.block_m % (config.warpgroups_m * WAVE_ROWS) or not 0 < config.block_m <= hopper.MAX_BOX_ROWS:

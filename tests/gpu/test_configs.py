@@ -15,6 +15,7 @@ from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import Problem, StoreKind
 from tests import cases
 from tests.cases import Case
+from tests.numerics import check
 
 # One tile and less, a tail in every dimension, several tiles per CTA, fewer K blocks than stages and more.
 SHAPES = {
@@ -63,19 +64,16 @@ def test_the_setting_for_sms_is_obeyed(num_sms, device, generator):
 
 
 def test_a_missing_kernel_under_each_policy(device, generator, tmp_path):
-    case = cases.signed(300, 648, 272, seed=generator.initial_seed(), device=device)
-    with (
-        settings.scope(cache_dirs=(tmp_path,), jit="error"),
-        pytest.raises(CacheMissError, match="dense_1d2d-n648-k272"),
-    ):
+    case = cases.signed(2048, 2120, 272, seed=generator.initial_seed(), device=device)
+    with settings.scope(cache_dirs=(tmp_path,), jit="error"), pytest.raises(CacheMissError, match="n2120-k272"):
         fp8gemm.gemm(*case.operands)
     with settings.scope(cache_dirs=(tmp_path,), jit="nearest"), pytest.raises(CacheMissError):
         fp8gemm.gemm(*case.operands)
     with settings.scope(cache_dirs=(tmp_path,), jit="compile"):
         fp8gemm.gemm(*case.operands)
     # Another M wants another kernel; the one that is ready serves it.
-    small = cases.signed(1, 648, 272, seed=generator.initial_seed(), device=device)
-    assert fp8gemm.enumerate_configs(648, 272, 64) != fp8gemm.enumerate_configs(648, 272, 320)[-1:]
+    small = cases.signed(1, 2120, 272, seed=generator.initial_seed(), device=device)
+    assert fp8gemm.select(1, 2120, 272) != fp8gemm.select(2048, 2120, 272)
     with settings.scope(cache_dirs=(tmp_path,), jit="nearest"):
         small.check(fp8gemm.gemm(*small.operands)).raise_if_failed(small)
     with settings.scope(cache_dirs=(tmp_path,), jit="error"), pytest.raises(CacheMissError):
@@ -83,11 +81,12 @@ def test_a_missing_kernel_under_each_policy(device, generator, tmp_path):
 
 
 def test_a_capture_takes_the_nearest_loaded_kernel_or_says_why_not(device, generator, tmp_path):
-    warm = cases.signed(300, 712, 272, seed=generator.initial_seed(), device=device)
-    cold = cases.signed(1, 712, 272, seed=generator.initial_seed(), device=device)
+    warm = cases.signed(2048, 2184, 272, seed=generator.initial_seed(), device=device)
+    cold = cases.signed(1, 2184, 272, seed=generator.initial_seed(), device=device)
+    assert fp8gemm.select(1, 2184, 272) != fp8gemm.select(2048, 2184, 272)
     with settings.scope(cache_dirs=(tmp_path,)):
         fp8gemm.gemm(*warm.operands)
-        out = torch.full((1, 712), math.nan, dtype=torch.bfloat16, device=device)
+        out = torch.full((1, 2184), math.nan, dtype=torch.bfloat16, device=device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             with pytest.raises(CacheMissError, match="captured"):
@@ -96,3 +95,20 @@ def test_a_capture_takes_the_nearest_loaded_kernel_or_says_why_not(device, gener
                 fp8gemm.gemm(*cold.operands, out=out)
         graph.replay()
         cold.check(out).raise_if_failed(cold)
+
+
+@pytest.mark.parametrize("n", [100, 104])
+def test_a_plan_has_loaded_the_kernels_of_every_m(n, device, generator):
+    weight = cases.signed(1, n, 272, seed=generator.initial_seed(), device=device)
+    plan = fp8gemm.plan(weight.b, weight.scales_b, max_m=700)
+    for m in (1, 2, 64, 65, 700):
+        activation = cases.signed(m, n, 272, seed=generator.initial_seed() + m, device=device)
+        outputs = []
+        graph = torch.cuda.CUDAGraph()
+        # Under a capture nothing can be loaded, so a kernel that the plan forgot would be an error.
+        with settings.scope(jit="error"), torch.cuda.graph(graph):
+            outputs.append(plan(activation.a, activation.scales_a))
+        graph.replay()
+        operands = (activation.a, activation.scales_a, weight.b, weight.scales_b)
+        assert torch.equal(outputs[0], fp8gemm.gemm(*operands))
+        check(outputs[0], *operands).raise_if_failed(f"N = {n}, M = {m}")

@@ -1,0 +1,138 @@
+"""Every dense kernel that tile choice can ask for compiles to what its design counts on: no spill, no lost overlap."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8gemm.errors import CompileError
+from fp8gemm.families.dense_1d2d import kernel_request
+from fp8gemm.headers import include_dir
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.jit.build import build_many
+from fp8gemm.jit.compiler import compile_options, compile_source
+from fp8gemm.jit.render import render_source
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.hopper import CHIPS
+from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.select import enumerate_configs
+
+REGISTERS = 65536 // 384 // 8 * 8
+"""A thread's share of the SM at launch: fewer, and the kernel would not ask for all that setmaxnreg distributes."""
+
+MAX_CPU_SECONDS = 2.0
+BENCHMARKED = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
+
+
+def every_config(store: StoreKind) -> list[TileConfig]:
+    return list(candidate_configs(store))
+
+
+def every_tile(store: StoreKind, first: int = 0) -> list[TileConfig]:
+    """Each tile size once, with the cluster shapes in rotation."""
+    by_tile: dict[tuple[int, int], list[TileConfig]] = {}
+    for config in candidate_configs(store):
+        by_tile.setdefault((config.block_m, config.block_n), []).append(config)
+    return [configs[(first + i) % len(configs)] for i, configs in enumerate(by_tile.values())]
+
+
+def requests_for(n: int, k: int, store: StoreKind, configs: list[TileConfig]) -> list[KernelRequest]:
+    return [kernel_request(Problem(1, n, k, store=store), config) for config in configs]
+
+
+COVERAGE = [
+    *((7168, 2048, store, every_config(store)) for store in StoreKind),
+    *((1024, 512, store, every_config(store)) for store in StoreKind),  # four K blocks: unrolled whole, it once spilled
+    *((2112, 7168, store, every_tile(store)) for store in StoreKind),
+    *((32768, 512, store, every_tile(store, first=1)) for store in StoreKind),
+    *((576, 144, store, every_tile(store, first=2)) for store in StoreKind),
+    (100, 112, StoreKind.PREDICATED, every_config(StoreKind.PREDICATED)),
+    (4096, 128, StoreKind.TMA, every_tile(StoreKind.TMA)),
+]
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "store", "configs"), COVERAGE, ids=[f"{n}x{k}-{store.value}" for n, k, store, _ in COVERAGE]
+)
+def test_kernels_do_not_spill_and_lose_no_overlap(
+    n: int, k: int, store: StoreKind, configs: list[TileConfig], cache: Path
+) -> None:
+    requests = requests_for(n, k, store, configs)
+    artifacts = build_many(requests)
+    assert [artifact.request for artifact in artifacts] == requests
+    assert {artifact.source for artifact in artifacts} == {"compiled"}
+    faults = {artifact.request.label: found for artifact in artifacts if (found := faults_of(artifact))}
+    assert faults == {}
+
+
+def faults_of(artifact: Artifact) -> list[str]:
+    uses = artifact.resources
+    faults = [f"{code} from the assembler" for code in artifact.warnings]
+    if uses.spill_store_bytes or uses.spill_load_bytes or uses.stack_bytes:
+        faults.append(f"registers ran out: {uses}")
+    if uses.registers != REGISTERS:
+        faults.append(f"{uses.registers} registers at launch, not {REGISTERS}")
+    if uses.shared_bytes:
+        faults.append(f"{uses.shared_bytes} bytes of static shared memory beside the dynamic")
+    return faults
+
+
+@pytest.mark.parametrize("store", list(StoreKind))
+def test_the_largest_kernels_compile_in_time(store: StoreKind) -> None:
+    """In processor time of this thread, which other processes do not stretch as they do the time of day."""
+    largest = [config for config in candidate_configs(store) if config.block_m * config.block_n == 256 * 128]
+    seconds = {}
+    for request in requests_for(7168, 16384, store, largest):
+        source, options = render_source(request), compile_options(request.arch)
+        started = time.thread_time()
+        compile_source(source, label=request.label, options=options, arch=request.arch, include_dir=include_dir())
+        seconds[request.label] = time.thread_time() - started
+    assert min(seconds.values()) > 0.01, f"NVRTC does not compile in this thread, so nothing was measured: {seconds}"
+    assert max(seconds.values()) < MAX_CPU_SECONDS, seconds
+
+
+@pytest.mark.parametrize("chip", sorted(CHIPS))
+@pytest.mark.parametrize(("n", "k"), BENCHMARKED)
+def test_what_a_warmup_enumerates_is_among_the_kernels_tested_here(n: int, k: int, chip: str) -> None:
+    configs = enumerate_configs(n, k, 16384, chip=chip)
+    assert configs and set(configs) <= set(every_config(StoreKind.TMA))
+
+
+def with_constant(request: KernelRequest, **changes: Any) -> KernelRequest:
+    return replace(request, config=tuple((name, changes.get(name, value)) for name, value in request.config))
+
+
+@pytest.mark.parametrize("store", list(StoreKind))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shared_bytes": 1024}, "another size of shared memory"),
+        ({"stages": 2}, "another size of shared memory"),
+        ({"block_k": 64}, "one scale block"),
+        ({"block_m": 96}, "rows divide into 64-row waves"),
+        ({"block_n": 192, "shared_bytes": 0}, "columns divide into waves"),
+        ({"block_n": 96}, "must not cross a 128-column block"),
+        ({"warpgroups_m": 1}, "one load and two consumer warpgroups"),
+        ({"cluster_m": 2, "cluster_n": 2}, "multicast to at most one other"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_the_device_refuses_what_the_host_must_not_ask_for(
+    store: StoreKind, changes: dict[str, int], message: str
+) -> None:
+    """Otherwise the host and the kernel could disagree in silence; also shows that the assertions are reached."""
+    (request,) = requests_for(7168, 2048, store, every_config(store)[:1])
+    wrong = with_constant(request, **changes)
+    options = compile_options(wrong.arch)
+    with pytest.raises(CompileError) as caught:
+        compile_source(
+            render_source(wrong), label=wrong.label, options=options, arch=wrong.arch, include_dir=include_dir()
+        )
+    if caught.value.source_path is not None:
+        caught.value.source_path.unlink()
+    assert message in caught.value.log

@@ -1,0 +1,179 @@
+"""The instructions of the compiled dense kernels: those that drive Hopper's units are there, those that stall are not.
+
+A disassembler is needed: ``nvdisasm`` on PATH, from the package nvidia-cuda-nvdisasm, or as Triton brings it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fp8gemm import settings
+from fp8gemm.families.dense_1d2d import kernel_request
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.jit.build import build_many
+from fp8gemm.jit.render import ENTRY
+from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.problem import Problem, StoreKind
+
+TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel and its instructions, opcode first, in the order of the listing."""
+
+    label: str
+    config: TileConfig
+    store: StoreKind
+    instructions: tuple[str, ...]
+
+    def find(self, pattern: str) -> list[str]:
+        """The instructions whose opcode starts as the pattern says."""
+        return [text for text in self.instructions if re.match(pattern, text)]
+
+    @property
+    def wave_cols(self) -> int:
+        return min(self.config.block_n // self.config.warpgroups_n, 128)
+
+    @property
+    def waves(self) -> int:
+        """Of one warpgroup and K block."""
+        rows = self.config.block_m // self.config.warpgroups_m
+        return rows // 64 * (self.config.block_n // self.config.warpgroups_n // self.wave_cols)
+
+
+def disassemblers() -> Iterator[Path]:
+    if on_path := shutil.which("nvdisasm"):
+        yield Path(on_path)
+    for package, pattern in (("nvidia", "*/bin/nvdisasm"), ("triton", "backends/nvidia/bin/nvdisasm")):
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            yield from sorted(Path(place).glob(pattern), reverse=True)
+
+
+def disassemble(tool: Path, cubin: Path) -> str | None:
+    """The listing, or None if this tool cannot read the cubin: it may be older than the compiler."""
+    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 and ENTRY in done.stdout else None
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
+    tools = list(disassemblers())
+    if not tools:
+        pytest.skip("no nvdisasm on PATH, in the package nvidia-cuda-nvdisasm or in triton")
+    directory = tmp_path_factory.mktemp("sass")
+    wanted = [(Problem(1, 7168, 2048), config) for config in candidate_configs(TMA)]
+    # And, in a rotation of tiles and cluster shapes, the other store and a short K.
+    wanted += [
+        (Problem(1, 7168, 2048, store=PREDICATED), config) for config in list(candidate_configs(PREDICATED))[::4]
+    ]
+    wanted += [(Problem(1, 576, 144), config) for config in list(candidate_configs(TMA))[1::4]]
+    with settings.scope(cache_dirs=(directory,), trusted_dirs=(), jit="compile"):
+        artifacts = build_many([kernel_request(*pair) for pair in wanted])
+    cubin = directory / "kernel.cubin"
+    cubin.write_bytes(artifacts[0].cubin)
+    tool = next((tool for tool in tools if disassemble(tool, cubin)), None)
+    if tool is None:
+        pytest.skip(f"none of {', '.join(map(str, tools))} reads a cubin of NVRTC {artifacts[0].nvrtc_version}")
+
+    def read(problem: Problem, config: TileConfig, artifact: Artifact) -> Kernel:
+        label = artifact.request.label
+        cubin = directory / f"{label}.cubin"
+        cubin.write_bytes(artifact.cubin)
+        listing = disassemble(tool, cubin)
+        assert listing is not None, label
+        instructions = tuple(match[1] for match in _INSTRUCTION.finditer(listing))
+        assert len(instructions) > 300, f"{label}: the listing is not understood"
+        return Kernel(label, config, problem.store, instructions)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(read, *zip(*wanted, strict=True), artifacts))
+
+
+def failing(kernels: list[Kernel], holds: Callable[[Kernel], bool]) -> list[str]:
+    return [kernel.label for kernel in kernels if not holds(kernel)]
+
+
+def test_tensor_cores_are_used_with_the_shape_of_a_wave(kernels: list[Kernel]) -> None:
+    def holds(kernel: Kernel) -> bool:
+        opcodes = {text.split()[0] for text in kernel.find("QGMMA|HGMMA|IGMMA|BGMMA|HMMA|IMMA|QMMA")}
+        return opcodes == {f"QGMMA.64x{kernel.wave_cols}x32.F32.E4M3.E4M3"}
+
+    assert failing(kernels, holds) == []
+    assert {kernel.wave_cols for kernel in kernels} == {32, 64, 128}
+
+
+def test_a_wave_is_four_multiplications_of_which_the_first_starts_afresh(kernels: list[Kernel]) -> None:
+    """128 of K, then promotion: sums that stay longer in the tensor core lose bits."""
+
+    def holds(kernel: Kernel) -> bool:
+        multiplications = kernel.find("QGMMA")
+        afresh = [text for text in multiplications if "!UPT" in text]
+        last_of_group = [text for text in multiplications if "gsb0" in text]
+        count = len(multiplications)
+        return count > 0 and count % (4 * kernel.waves) == 0 and len(afresh) == len(last_of_group) == count // 4
+
+    assert failing(kernels, holds) == []
+
+
+def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(kernels: list[Kernel]) -> None:
+    def holds(kernel: Kernel) -> bool:
+        loads = kernel.find(r"UTMALDG\.2D")
+        shared = [text for text in loads if "MULTICAST" in text.split()[0]]
+        return len(loads) == 3 and len(shared) == kernel.config.cluster_size - 1
+
+    assert failing(kernels, holds) == []
+    assert {kernel.config.cluster_size for kernel in kernels} == {1, 2}
+
+
+def test_the_output_is_stored_as_asked(kernels: list[Kernel]) -> None:
+    def holds(kernel: Kernel) -> bool:
+        tma, staged, direct = (bool(kernel.find(opcode)) for opcode in (r"UTMASTG\.2D", r"STSM\.", r"STG\."))
+        return (tma, staged, direct) == ((True, True, False) if kernel.store is TMA else (False, False, True))
+
+    assert failing(kernels, holds) == []
+
+
+def test_nothing_lives_in_local_memory(kernels: list[Kernel]) -> None:
+    assert failing(kernels, lambda kernel: not kernel.find(r"LDL|STL")) == []
+
+
+def test_registers_move_from_the_load_warps_to_the_consumers(kernels: list[Kernel]) -> None:
+    def holds(kernel: Kernel) -> bool:
+        changes = [text.split()[0] for text in kernel.find("USETMAXREG")]
+        return len(changes) == 2 and "DEALLOC" in " ".join(changes) and "TRY_ALLOC" in " ".join(changes)
+
+    assert failing(kernels, holds) == []
+
+
+def test_no_gpu_wide_fence_in_the_main_loop(kernels: list[Kernel]) -> None:
+    """A release at cluster scope where a stage is handed back compiles to one, and cost a third of the speed."""
+    fence = re.compile(r"MEMBAR\.\w+\.(GPU|SYS)|CCTL\.IVALL")
+
+    def holds(kernel: Kernel) -> bool:
+        places = [i for i, text in enumerate(kernel.instructions) if text.startswith("QGMMA")]
+        loop = kernel.instructions[places[0] : places[-1] + 1]
+        # Blocks of the loop may be listed past its last multiplication; elsewhere only cluster barriers may have one.
+        fences, cluster_barriers = kernel.find(r"MEMBAR\.\w+\.(GPU|SYS)"), kernel.find("UCGABAR_ARV")
+        return not any(map(fence.match, loop)) and len(fences) <= len(cluster_barriers)
+
+    assert failing(kernels, holds) == []
+
+
+def test_only_clusters_pay_for_cluster_barriers(kernels: list[Kernel]) -> None:
+    def holds(kernel: Kernel) -> bool:
+        return len(kernel.find("UCGABAR_ARV")) == (2 if kernel.config.cluster_size == 2 else 0)
+
+    assert failing(kernels, holds) == []

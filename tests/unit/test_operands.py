@@ -1,0 +1,148 @@
+"""What TMA can address: which outputs it may store, and which activation scales must be copied for it first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fp8gemm.errors import InputError, UnsupportedError
+from fp8gemm.operands import output_type, store_kind, tma_scales
+from fp8gemm.scales import empty_mn_major, is_mn_major, mn_major_pitch
+from fp8gemm.tuning.problem import OutputType, StoreKind
+
+TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
+
+
+def strided(shape: tuple[int, int], strides: tuple[int, int], *, base: int = 0, dtype: torch.dtype) -> Tensor:
+    """A matrix that starts ``base`` elements past a 16-byte boundary."""
+    reach = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
+    memory = torch.arange(base + reach + 16, dtype=torch.float32).to(dtype)
+    skip = -memory.data_ptr() % 16 // memory.element_size()
+    return memory.as_strided(shape, strides, skip + base)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "base", "kind"),
+    [
+        ((5, 64), (64, 1), 0, TMA),
+        ((5, 8), (8, 1), 0, TMA),
+        ((5, 100), (100, 1), 0, PREDICATED),  # a pitch of 200 bytes
+        ((5, 100), (104, 1), 0, TMA),
+        ((5, 64), (72, 1), 0, TMA),
+        ((5, 64), (65, 1), 0, PREDICATED),
+        ((5, 64), (68, 1), 0, PREDICATED),
+        ((5, 64), (64, 1), 8, TMA),
+        ((5, 64), (64, 1), 1, PREDICATED),
+        ((5, 64), (64, 1), 4, PREDICATED),
+        ((5, 64), (1, 5), 0, PREDICATED),
+        ((8, 64), (1, 8), 0, PREDICATED),
+        ((5, 64), (128, 2), 0, PREDICATED),
+        ((1, 104), (3, 1), 0, TMA),  # of one row the pitch means nothing: its length counts, as in a taller output
+        ((1, 100), (104, 1), 0, PREDICATED),
+        ((1, 100), (100, 1), 1, PREDICATED),
+        ((1, 64), (128, 2), 0, PREDICATED),
+        ((5, 1), (8, 1), 0, TMA),
+        ((5, 1), (8, 77), 0, TMA),  # of one column the step means nothing
+        ((5, 1), (1, 1), 0, PREDICATED),
+        ((1, 8), (3, 1), 0, TMA),
+        ((1, 1), (3, 5), 0, PREDICATED),
+        ((1, 1), (3, 5), 1, PREDICATED),
+    ],
+)
+def test_store_kind(shape: tuple[int, int], strides: tuple[int, int], base: int, kind: StoreKind) -> None:
+    assert store_kind(strided(shape, strides, base=base, dtype=torch.bfloat16)) is kind
+
+
+def test_store_kind_counts_bytes_and_not_elements() -> None:
+    for pitch, kind in ((4, TMA), (6, PREDICATED), (2, PREDICATED), (8, TMA)):
+        assert store_kind(strided((3, 2), (pitch, 1), dtype=torch.float32)) is kind
+
+
+def readable_by_tma(scales: Tensor) -> bool:
+    """Rows adjacent, columns a multiple of 16 bytes apart and not overlapping, the first on such a boundary."""
+    m, k_blocks = scales.shape
+    rows = m == 1 or scales.stride(0) == 1
+    columns = k_blocks == 1 or (scales.stride(1) * 4 % 16 == 0 and scales.stride(1) >= m)
+    return rows and columns and scales.data_ptr() % 16 == 0
+
+
+READ_IN_PLACE: dict[str, Callable[[], Tensor]] = {
+    "MN-major": lambda: strided((7, 3), (1, 8), dtype=torch.float32),
+    "MN-major, no padding": lambda: strided((8, 3), (1, 8), dtype=torch.float32),
+    "a slice of the rows of larger ones": lambda: empty_mn_major(100, 3, device=torch.device("cpu"))[8:16],
+    "a slice of the columns of larger ones": lambda: strided((7, 9), (1, 8), dtype=torch.float32)[:, 2:5],
+    "a wider pitch": lambda: strided((7, 3), (1, 20), dtype=torch.float32),
+    "one column": lambda: strided((7, 1), (1, 1), dtype=torch.float32),
+    "one row, columns 16 bytes apart": lambda: strided((1, 3), (77, 4), dtype=torch.float32),
+    "one scale": lambda: strided((1, 1), (3, 5), dtype=torch.float32),
+}
+
+COPIED: dict[str, Callable[[], Tensor]] = {
+    "row-major": lambda: strided((7, 3), (3, 1), dtype=torch.float32),
+    "row-major, four columns": lambda: strided((7, 4), (4, 1), dtype=torch.float32),
+    "one row, packed": lambda: strided((1, 3), (3, 1), dtype=torch.float32),
+    "packed columns of seven": lambda: strided((7, 3), (1, 7), dtype=torch.float32),
+    "every other row": lambda: strided((7, 3), (2, 16), dtype=torch.float32),
+    "rows all the same": lambda: strided((1, 3), (3, 1), dtype=torch.float32).expand(7, 3),
+    "columns all the same": lambda: strided((7, 1), (1, 8), dtype=torch.float32).expand(7, 3),
+    "overlapping columns": lambda: strided((7, 3), (1, 4), dtype=torch.float32),
+    "MN-major, odd base": lambda: strided((7, 3), (1, 8), base=1, dtype=torch.float32),
+    "MN-major, no padding, odd base": lambda: strided((8, 3), (1, 8), base=3, dtype=torch.float32),
+    "one column, odd base": lambda: strided((7, 1), (1, 1), base=2, dtype=torch.float32),
+    "one column of eight, odd base": lambda: strided((8, 1), (1, 8), base=2, dtype=torch.float32),
+    "one scale, odd base": lambda: strided((1, 1), (1, 4), base=1, dtype=torch.float32),
+    "an odd slice of the rows of larger ones": lambda: strided((100, 3), (1, 100), dtype=torch.float32)[9:17],
+}
+
+
+@pytest.mark.parametrize("make", READ_IN_PLACE.values(), ids=READ_IN_PLACE)
+def test_scales_that_tma_can_read_are_not_copied(make: Callable[[], Tensor]) -> None:
+    scales = make()
+    assert readable_by_tma(scales)
+    assert tma_scales(scales) is scales
+
+
+@pytest.mark.parametrize("make", COPIED.values(), ids=COPIED)
+def test_other_scales_are_copied_mn_major(make: Callable[[], Tensor]) -> None:
+    scales = make()
+    assert not readable_by_tma(scales)
+    copy = tma_scales(scales)
+    assert torch.equal(copy, scales)
+    assert copy.untyped_storage().data_ptr() != scales.untyped_storage().data_ptr()
+    assert readable_by_tma(copy)
+    assert is_mn_major(copy) and copy.stride() == (1, mn_major_pitch(scales.shape[0]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 10), st.integers(1, 5)),
+    strides=st.tuples(st.integers(0, 12), st.integers(0, 24)),
+    base=st.integers(0, 7),
+)
+def test_any_scales_come_out_readable_and_unchanged(
+    shape: tuple[int, int], strides: tuple[int, int], base: int
+) -> None:
+    scales = strided(shape, strides, base=base, dtype=torch.float32)
+    result = tma_scales(scales)
+    assert readable_by_tma(result) and torch.equal(result, scales)
+    assert (result is scales) == readable_by_tma(scales)
+
+
+def test_no_rows_of_scales() -> None:
+    assert tma_scales(torch.empty(0, 3)).shape == (0, 3)
+
+
+def test_output_types() -> None:
+    assert output_type(torch.bfloat16) is OutputType.BFLOAT16
+    for dtype, error in (
+        (torch.float16, UnsupportedError),
+        (torch.float32, UnsupportedError),
+        (torch.int8, InputError),
+    ):
+        with pytest.raises(error, match=f"expected one of torch.bfloat16, got {dtype}"):
+            output_type(dtype)

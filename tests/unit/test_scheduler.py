@@ -1,0 +1,204 @@
+"""Which CTA computes which tile: every tile once, whatever the shape, the cluster and the size of the grid.
+
+The device headers are compiled for the host and compared, tile by tile, with a model of the order that is written as
+nested loops instead of as arithmetic on an index. Both are held to the same properties.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fp8gemm.headers import include_dir
+
+Tile = tuple[int, int]
+Walk = Callable[[int, int], list[Tile]]
+"""(cluster, rank) -> the tiles of that CTA, in order."""
+
+COMPILER = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+HARNESS = Path(__file__).with_name("scheduler_host.cpp")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the schedule is compiled for; the fields are the template parameters of the harness, in order."""
+
+    n: int
+    block_m: int
+    block_n: int
+    cluster_m: int
+    cluster_n: int
+    band: int
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    def cluster_rows(self, m: int) -> int:
+        return -(-m // (self.block_m * self.cluster_m))
+
+    @property
+    def cluster_cols(self) -> int:
+        return -(-self.n // (self.block_n * self.cluster_n))
+
+
+CONFIGS = [
+    Config(n, block_m, block_n, cluster_m, cluster_n, band)
+    for n in (1, 100, 576, 7168)
+    for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2))
+    for block_m, block_n, band in ((128, 128, 16), (256, 128, 16), (64, 256, 1), (64, 64, 3), (128, 256, 100))
+]
+
+
+class DeviceScheduler:
+    """The headers, compiled for the host."""
+
+    def __init__(self, library: Path) -> None:
+        functions = ctypes.CDLL(str(library))
+        self._schedule_of, self._raster = functions.schedule_of, functions.raster
+        self._schedule_of.argtypes = [ctypes.c_uint32] * 6 + [ctypes.c_void_p]
+        self._raster.argtypes = [ctypes.c_uint32] * 5 + [ctypes.c_void_p]
+        self._raster.restype = None
+
+    def walk(self, config: Config, m: int, num_clusters: int) -> Walk:
+        def tiles(cluster: int, rank: int) -> list[Tile]:
+            capacity = config.cluster_rows(m) * config.cluster_cols + 1
+            pairs = (ctypes.c_uint32 * (2 * capacity))()
+            index = CONFIGS.index(config)
+            count = self._schedule_of(index, m, cluster, num_clusters, rank, capacity, pairs)
+            assert count < capacity, f"cluster {cluster} of {num_clusters} finds no end at M = {m} with {config}"
+            return list(zip(pairs[0 : 2 * count : 2], pairs[1 : 2 * count : 2], strict=True))
+
+        return tiles
+
+    def raster(self, count: int, num_m: int, num_n: int, band: int, *, first: int = 0) -> list[Tile]:
+        pairs = (ctypes.c_uint32 * (2 * count))()
+        self._raster(first, count, num_m, num_n, band, pairs)
+        return list(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+@pytest.fixture(scope="session")
+def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceScheduler:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler (c++, g++, clang++ or $CXX) to compile the scheduler headers for the host")
+    directory = tmp_path_factory.mktemp("scheduler")
+    entries = ", ".join(f"walk<Config<{', '.join(map(str, astuple(config)))}>>" for config in CONFIGS)
+    source = directory / "scheduler.cpp"
+    source.write_text(f"{HARNESS.read_text()}\nWalk* const kWalks[] = {{{entries}}};\n")
+    library = directory / "scheduler.so"
+    command = [COMPILER, "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include_dir()}"]
+    done = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    return DeviceScheduler(library)
+
+
+def model_order(num_m: int, num_n: int, band: int) -> Iterator[Tile]:
+    """Bands of tile rows from the top; inside a band column by column from the left, each from its top."""
+    for top in range(0, num_m, band):
+        for n in range(num_n):
+            for m in range(top, min(top + band, num_m)):
+                yield m, n
+
+
+def model_walk(config: Config, m: int, num_clusters: int) -> Walk:
+    """Cluster tiles are dealt like cards; the CTAs of a cluster divide each cluster tile, row-major by rank."""
+    order = list(model_order(config.cluster_rows(m), config.cluster_cols, config.band))
+    parts = [(i, j) for i in range(config.cluster_m) for j in range(config.cluster_n)]
+
+    def tiles(cluster: int, rank: int) -> list[Tile]:
+        i, j = parts[rank]
+        return [(m * config.cluster_m + i, n * config.cluster_n + j) for m, n in order[cluster::num_clusters]]
+
+    return tiles
+
+
+def check_properties(walk: Walk, config: Config, m: int, num_clusters: int) -> None:
+    """Whoever walks: each tile of the output once, in step within a cluster, evenly over the clusters."""
+    rows, cols = -(-m // config.block_m), -(-config.n // config.block_n)
+    visits: Counter[Tile] = Counter()
+    lengths = []
+    for cluster in range(num_clusters):
+        members = [walk(cluster, rank) for rank in range(config.cluster_size)]
+        lengths.append(len(members[0]))
+        assert len({len(tiles) for tiles in members}) == 1, "CTAs of a cluster would wait for each other forever"
+        for step in zip(*members, strict=True):
+            places = {(m // config.cluster_m, n // config.cluster_n) for m, n in step}
+            assert len(places) == 1, f"CTAs of a cluster share operands of one cluster tile, not of {places}"
+            assert any(m < rows and n < cols for m, n in step), f"{step} lies past the {rows} x {cols} tiles"
+            visits.update(step)
+    assert set(visits.values()) <= {1}, [tile for tile, count in visits.items() if count > 1]
+    assert {(m, n) for m, n in visits if m < rows and n < cols} == {(m, n) for m in range(rows) for n in range(cols)}
+    assert max(lengths) - min(lengths) <= 1
+
+
+configs = st.sampled_from(CONFIGS)
+row_counts = st.one_of(st.integers(0, 300), st.integers(0, 4200))
+cluster_counts = st.one_of(st.integers(1, 8), st.sampled_from([65, 66, 131, 132]), st.integers(1, 132))
+many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@many
+@given(config=configs, m=row_counts, num_clusters=cluster_counts)
+@example(config=CONFIGS[-1], m=0, num_clusters=3)
+def test_the_model_visits_every_tile_once(config: Config, m: int, num_clusters: int) -> None:
+    check_properties(model_walk(config, m, num_clusters), config, m, num_clusters)
+
+
+@many
+@given(config=configs, m=row_counts, num_clusters=cluster_counts)
+@example(config=CONFIGS[-1], m=0, num_clusters=3)
+def test_the_device_schedule_visits_every_tile_once(
+    device: DeviceScheduler, config: Config, m: int, num_clusters: int
+) -> None:
+    check_properties(device.walk(config, m, num_clusters), config, m, num_clusters)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(map(str, astuple(config))))
+@pytest.mark.parametrize("m", [1, 64, 129, 1000, 4096])
+def test_the_device_schedule_is_the_model(device: DeviceScheduler, config: Config, m: int) -> None:
+    for num_clusters in (1, 2, 66, 131):
+        expected, found = model_walk(config, m, num_clusters), device.walk(config, m, num_clusters)
+        for cluster in {0, 1, num_clusters // 2, num_clusters - 1} & set(range(num_clusters)):
+            for rank in range(config.cluster_size):
+                assert found(cluster, rank) == expected(cluster, rank), (num_clusters, cluster, rank)
+
+
+@many
+@given(num_m=st.integers(1, 70), num_n=st.integers(1, 70), band=st.integers(1, 80))
+def test_the_device_raster_is_the_model(device: DeviceScheduler, num_m: int, num_n: int, band: int) -> None:
+    order = device.raster(num_m * num_n, num_m, num_n, band)
+    assert order == list(model_order(num_m, num_n, band))
+
+
+@many
+@given(num_m=st.integers(1, 70), num_n=st.integers(1, 70), band=st.integers(1, 80), in_flight=st.integers(1, 132))
+def test_tiles_in_flight_share_operands(
+    device: DeviceScheduler, num_m: int, num_n: int, band: int, in_flight: int
+) -> None:
+    """Inside a band, tiles that run together need at most ``band`` blocks of A, and as few of B as that allows."""
+    order = device.raster(num_m * num_n, num_m, num_n, band)
+    for first_m in range(0, num_m, band):
+        height = min(band, num_m - first_m)
+        first = first_m * num_n
+        of_band = order[first : first + height * num_n]
+        assert {m for m, _ in of_band} == set(range(first_m, first_m + height))
+        for start in range(max(len(of_band) - in_flight, 0) + 1):
+            window = of_band[start : start + in_flight]
+            assert len({n for _, n in window}) <= -(-(len(window) - 1) // height) + 1
+
+
+def test_the_last_tile_of_an_enormous_output(device: DeviceScheduler) -> None:
+    num_m, num_n, band = 2**31 // 128, 56, 16
+    last = num_m * num_n - 1
+    assert device.raster(1, num_m, num_n, band, first=last) == [(num_m - 1, num_n - 1)]

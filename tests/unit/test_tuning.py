@@ -1,0 +1,225 @@
+"""Tile choice: only legal configs, a pure choice that is constant over steps of M, and a warmup set that covers it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import fp8gemm
+from fp8gemm.errors import InputError
+from fp8gemm.tuning import hopper
+from fp8gemm.tuning.config import MAX_STAGES, TileConfig, candidate_configs, shared_bytes, violations
+from fp8gemm.tuning.hopper import CHIPS, chip_of_device, named_chip
+from fp8gemm.tuning.model import predict
+from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.select import config_by_m, enumerate_configs, ranked_configs, select, select_config
+
+STEP = 64
+SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
+LAYERS = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048), (576, 7168)]
+TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
+
+LEGAL = TileConfig(128, 128, 4)
+BROKEN = {
+    "consumer warpgroups": (replace(LEGAL, warpgroups_m=1), TMA),
+    "consumer warpgroups, has 0 x 2": (replace(LEGAL, warpgroups_m=0, warpgroups_n=2), TMA),
+    "block_k": (replace(LEGAL, block_k=64), TMA),
+    "block_m = 96": (replace(LEGAL, block_m=96), TMA),
+    "block_m = 384": (TileConfig(384, 32, 2), TMA),
+    "block_m = 0": (replace(LEGAL, block_m=0), TMA),
+    "block_n = 96": (replace(LEGAL, block_n=96), TMA),
+    "block_n = 192": (replace(LEGAL, block_n=192, stages=2), TMA),
+    "block_n = 33": (TileConfig(64, 33, 4, warpgroups_m=1, warpgroups_n=2), TMA),
+    "block_n = 512 exceeds": (TileConfig(64, 512, 2, warpgroups_m=1, warpgroups_n=2), TMA),
+    "cluster": (replace(LEGAL, cluster_m=2, cluster_n=2), TMA),
+    "cluster has one or two CTAs, not 1 x 3": (replace(LEGAL, cluster_n=3), TMA),
+    "accumulators": (TileConfig(256, 256, 2), PREDICATED),
+    "1 stages": (replace(LEGAL, stages=1), TMA),
+    "bytes of shared memory": (replace(LEGAL, stages=6), TMA),
+}
+
+ns = st.integers(1, 40_000)
+ks = st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths)
+chips = st.sampled_from(sorted(CHIPS))
+stores = st.sampled_from(list(StoreKind))
+some = settings(max_examples=60, deadline=None)
+
+
+@pytest.mark.parametrize("store", list(StoreKind))
+def test_candidates_are_legal_distinct_and_as_deep_as_fits(store: StoreKind) -> None:
+    candidates = list(candidate_configs(store))
+    assert len(set(candidates)) == len(candidates) >= 8
+    assert len({config.label for config in candidates}) == len(candidates)  # labels name cache directories
+    for config in candidates:
+        assert violations(config, store) == []
+        assert shared_bytes(config, store) <= SHARED_LIMIT
+        deeper = replace(config, stages=config.stages + 1)
+        assert config.stages == MAX_STAGES or shared_bytes(deeper, store) > SHARED_LIMIT
+
+
+@pytest.mark.parametrize(("rule", "config", "store"), [(rule, *broken) for rule, broken in BROKEN.items()], ids=BROKEN)
+def test_a_broken_rule_is_named_and_it_alone(rule: str, config: TileConfig, store: StoreKind) -> None:
+    (found,) = violations(config, store)
+    assert rule in found
+
+
+def test_the_configs_that_were_broken_are_legal_else() -> None:
+    assert violations(LEGAL, TMA) == violations(replace(LEGAL, stages=6), PREDICATED) == []
+
+
+def test_the_last_byte_of_shared_memory_may_be_used_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = TileConfig(128, 32, 11)
+    assert shared_bytes(full, PREDICATED) == SHARED_LIMIT == hopper.SHARED_BYTES_PER_CTA
+    assert violations(full, PREDICATED) == []
+    monkeypatch.setattr(hopper, "SHARED_BYTES_PER_CTA", SHARED_LIMIT - 1)
+    (found,) = violations(full, PREDICATED)
+    assert str(SHARED_LIMIT) in found and str(SHARED_LIMIT - 1) in found
+
+
+@pytest.mark.parametrize("store", list(StoreKind))
+def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
+    """The exact size is asserted when the kernel is compiled; this bounds it without a compiler."""
+    for config in candidate_configs(store):
+        stage = (config.block_m + config.block_n) * 128 + 4 * config.block_m
+        output = 2 * config.block_m * config.block_n if store is TMA else 0
+        least = config.stages * (stage + 16) + output
+        assert least <= shared_bytes(config, store) < least + 4096
+        assert config.stage_bytes == stage
+        assert config.threads == 384
+
+
+@some
+@given(m=st.integers(1, 100_000), n=ns, k=ks, chip=chips, store=stores)
+def test_select_is_pure_and_constant_over_a_wave_of_rows(m: int, n: int, k: int, chip: str, store: StoreKind) -> None:
+    problem, named = Problem(m, n, k, store=store), named_chip(chip)
+    chosen = select_config(problem, named)
+    first = (m - 1) // STEP * STEP + 1
+    assert {select_config(replace(problem, m=same), named) for same in (first, m, first + STEP - 1)} == {chosen}
+    if store is TMA:
+        assert select(m, n, k, chip=chip) == chosen
+
+
+@some
+@given(m=st.integers(1, 5000), n=ns, k=ks, chip=chips, store=stores)
+@example(m=65, n=65, k=16, chip="h200", store=TMA)
+def test_every_config_is_ranked_by_cost_and_last_come_clusters_that_idle(
+    m: int, n: int, k: int, chip: str, store: StoreKind
+) -> None:
+    problem, named = Problem(m, n, k, store=store), named_chip(chip)
+    ranked = ranked_configs(problem, named)
+    assert ranked[0] == select_config(problem, named)
+    assert Counter(ranked) == Counter(candidate_configs(store))
+    order = []
+    for config in ranked:
+        idle = -(-m // config.block_m) < config.cluster_m or -(-n // config.block_n) < config.cluster_n
+        order.append((idle, predict(replace(problem, m=-(-m // STEP) * STEP), config, named).total_us))
+    assert order == sorted(order)
+    assert not order[0][0] and order[0][1] > 0
+
+
+def test_select_differs_where_it_should() -> None:
+    """A choice that ignored M, N, K or the chip would pass every test of consistency."""
+    assert len({select(m, 7168, 2048) for m in (1, 256, 1024, 4096)}) > 1
+    assert len({select(4096, n, 2048) for n in (64, 576, 2112, 7168)}) > 1
+    assert any(select(m, n, k) != select(m, n, k, chip="h20") for n, k in LAYERS for m in range(64, 4097, 64))
+
+
+def test_select_at_the_ends_of_m() -> None:
+    assert select(0, 7168, 2048) == select(1, 7168, 2048)
+    assert select(2**31 - 1, 7168, 2048) == select(2**31 - 64, 7168, 2048)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2112, 7168), (7168, 2048), (100, 112), (32768, 512)])
+def test_config_by_m_is_select_as_a_step_function(n: int, k: int) -> None:
+    steps = config_by_m(Problem(4096, n, k), named_chip("h200"))
+    bounds = [m for m, _ in steps]
+    assert bounds == sorted(set(bounds)) and bounds[-1] == 4096
+    assert all(before[1] != after[1] for before, after in zip(steps, steps[1:], strict=False))
+    position = 0
+    for m in range(1, 4097):
+        position += m > bounds[position]
+        assert steps[position][1] == select(m, n, k), m
+
+
+@some
+@given(n=ns, k=ks, max_m=st.integers(1, 3000), chip=chips)
+@example(n=7168, k=2048, max_m=1, chip="h200")
+def test_the_warmup_set_is_what_select_returns(n: int, k: int, max_m: int, chip: str) -> None:
+    configs = enumerate_configs(n, k, max_m, chip=chip)
+    assert list(configs) == list(dict.fromkeys(select(m, n, k, chip=chip) for m in range(1, max_m + 1)))
+
+
+@pytest.mark.parametrize("chip", sorted(CHIPS))
+@pytest.mark.parametrize(("n", "k"), LAYERS)
+def test_the_warmup_set_of_a_layer_is_small(n: int, k: int, chip: str) -> None:
+    """At half a second a kernel, on one core. At most nine were needed when this was written."""
+    assert 1 <= len(enumerate_configs(n, k, 16384, chip=chip)) <= 16
+
+
+def test_an_unknown_chip_is_refused() -> None:
+    calls = (
+        lambda: select(64, 128, 128, chip="b200"),
+        lambda: enumerate_configs(128, 128, 64, chip="b200"),
+        lambda: fp8gemm.select(64, 128, 128, chip=""),
+    )
+    for call in calls:
+        with pytest.raises(InputError, match=r"h200, h100, h100-pcie, h20, got '(b200)?'"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "found"),
+    [
+        (1, 128, 0, "K = 0"),
+        (1, 128, 8, "K = 8"),
+        (1, 128, -16, "K = -16"),
+        (1, 128, 100, "K = 100"),
+        (1, 128, 2**31, "K = 2147483648"),
+        (1, 0, 128, "N = 0"),
+        (1, 2**31, 128, "N = 2147483648"),
+        (-1, 128, 128, "M = -1"),
+        (2**31 + 1, 128, 128, "M = 2147483649"),
+    ],
+)
+def test_an_impossible_shape_is_refused(m: int, n: int, k: int, found: str) -> None:
+    for call in (lambda: select(m, n, k), lambda: enumerate_configs(n, k, m)):
+        with pytest.raises(InputError, match="expected") as caught:
+            call()
+        assert found in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "chip"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H200 NVL", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 NVL", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA GH200 480GB", "h200"),
+        ("NVIDIA H800", "h100"),
+    ],
+)
+def test_a_device_is_the_chip_that_its_name_says(device: str, chip: str) -> None:
+    found = chip_of_device(device, num_sms=77, l2_bytes=12345)
+    assert found == replace(CHIPS[chip], num_sms=77, l2_bytes=12345)
+
+
+def test_a_known_device_gets_the_choices_of_its_name() -> None:
+    """Otherwise a warmup on a machine without a GPU would build kernels that the GPU machine does not ask for."""
+    device = chip_of_device("NVIDIA H200", CHIPS["h200"].num_sms, CHIPS["h200"].l2_bytes)
+    shapes = [(random.randrange(1, 9000), n, k) for n, k in LAYERS for _ in range(20)]
+    assert [select_config(Problem(*shape), device) for shape in shapes] == [select(*shape) for shape in shapes]
+
+
+@some
+@given(m=st.integers(1, 20_000), n=ns, k=ks, chip=chips, store=stores)
+def test_one_sm_cannot_hold_a_cluster(m: int, n: int, k: int, chip: str, store: StoreKind) -> None:
+    alone = replace(named_chip(chip), num_sms=1)
+    assert select_config(Problem(m, n, k, store=store), alone).cluster_size == 1
