@@ -33,7 +33,8 @@ def _is_here(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if _is_here(item)]
     if here and _diagnosis().status is not DeviceStatus.READY:
-        skip = pytest.mark.skip(reason=_diagnosis().message)
+        # The whole message comes once, in the summary; pytest prints a reason for each place that skips.
+        skip = pytest.mark.skip(reason=f"needs a Hopper GPU: {_diagnosis().status.value}")
         for item in here:
             item.add_marker(skip)
 
