@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from fp8gemm.errors import InputError
 
@@ -62,6 +63,7 @@ def named_chip(name: str) -> Chip:
         raise InputError(f"expected a chip among {', '.join(CHIPS)}, got {name!r}") from None
 
 
+@cache
 def chip_of_device(device_name: str, num_sms: int, l2_bytes: int) -> Chip:
     """The chip that a Hopper device is: the known one whose name it carries, with the device's own SM count and L2."""
     name = device_name.lower()

@@ -221,11 +221,14 @@ def test_constraints_meet_the_requirements_of_every_dependency() -> None:
 MAY_IMPORT = {
     "errors": set(),
     "settings": {"errors"},
-    "reference": {"errors", "scales"},
+    "reference": {"errors"},
     "scales": {"errors"},
     "driver": {"errors", "settings"},
     "jit": {"driver", "errors", "settings", "headers"},
     "tuning": {"errors", "settings"},
+    "families": {"tuning", "jit", "driver", "errors", "settings"},
+    "operands": {"tuning", "errors", "settings", "scales"},
+    "dense": {"families", "operands", "tuning", "jit", "driver", "errors", "settings", "reference"},
     "quantize": {"tuning", "jit", "driver", "errors", "settings", "scales", "reference"},
 }
 
@@ -249,6 +252,20 @@ def test_imports_go_one_way(part: str) -> None:
         assert parts <= MAY_IMPORT[part] | {part}, path
         if part == "tuning":
             assert not {name.split(".")[0] for name in names} & {"torch", "cuda"}, path
+
+
+DEVICE_LAYERS = [{"common"}, {"ptx"}, {"pipeline"}, {"scheduler"}, {"mainloop", "epilogue"}, {"kernels"}]
+"""Lowest first; a header includes its own folder and lower layers, never a neighbour in its layer."""
+
+
+def test_device_headers_include_downward() -> None:
+    rank = {folder: level for level, layer in enumerate(DEVICE_LAYERS) for folder in layer}
+    headers = sorted((ROOT / "include" / "fp8gemm").rglob("*.cuh"))
+    assert {header.parent.name for header in headers} == set(rank)
+    for header in headers:
+        own = header.parent.name
+        for included in re.findall(r'#include "fp8gemm/(\w+)/', header.read_text()):
+            assert included == own or rank[included] < rank[own], f"{header} includes {included}"
 
 
 SOURCES = sorted(
