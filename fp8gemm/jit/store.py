@@ -122,12 +122,8 @@ class Store:
         """The store that the settings describe."""
         return cls(settings.cache_dirs, trusted=settings.trusted_dirs)
 
-    def lookup(self, label: str, key: str) -> Entry | None:
-        """The verified entry of a key from the first layer that has it, None if no layer has."""
-        return self.find(label, key).entry
-
     def find(self, label: str, key: str) -> Found:
-        """``lookup`` that also tells which damaged entries it met."""
+        """The verified entry of a key from the first layer that has it, and the damaged ones met on the way."""
         damaged: list[Damage] = []
         for layer in self.layers:
             try:

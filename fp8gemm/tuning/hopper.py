@@ -10,8 +10,6 @@ from fp8gemm.errors import InputError
 SHARED_BYTES_PER_CTA = 227 * 1024
 """Shared memory one CTA may ask for: 228 KB an SM, 1 KB of it reserved for the system."""
 
-REGISTERS_PER_SM = 64 * 1024
-MAX_REGISTERS_PER_THREAD = 255
 TENSOR_MACS_PER_CYCLE = 4096
 """Dense e4m3 multiply-accumulates of one SM's four tensor cores in one cycle."""
 

@@ -15,7 +15,7 @@ from tests.jit.cases import ENTRY, KEY, LABEL, NAME, OTHER_KEY, TEXT, seal, snap
 
 
 def test_what_is_published_is_found_and_says_what_it_is(place: Path) -> None:
-    found = Store([place]).lookup(LABEL, KEY)
+    found = Store([place]).find(LABEL, KEY).entry
     assert found is not None
     assert (found.cubin, found.directory) == (ENTRY.cubin, place / NAME)
     assert dict(ENTRY.metadata).items() <= dict(found.metadata).items()
@@ -26,9 +26,9 @@ def test_what_is_published_is_found_and_says_what_it_is(place: Path) -> None:
 
 
 def test_what_was_not_published_is_not_found(place: Path) -> None:
-    assert Store([place]).lookup(LABEL, OTHER_KEY) is None
-    assert Store([place.parent / "nowhere"]).lookup(LABEL, KEY) is None
-    assert Store([]).lookup(LABEL, KEY) is None
+    assert Store([place]).find(LABEL, OTHER_KEY).entry is None
+    assert Store([place.parent / "nowhere"]).find(LABEL, KEY).entry is None
+    assert Store([]).find(LABEL, KEY).entry is None
 
 
 @pytest.mark.parametrize("file", [SOURCE, CUBIN, SIDECAR])
@@ -52,9 +52,9 @@ def test_a_flipped_bit_is_no_hit(place: Path, file: str) -> None:
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
         path.write_bytes(flipped)
-        assert store.lookup(LABEL, KEY) is None, f"bit {position % 8} of byte {position} of {file}"
+        assert store.find(LABEL, KEY).entry is None, f"bit {position % 8} of byte {position} of {file}"
     path.write_bytes(content)
-    assert store.lookup(LABEL, KEY) is not None
+    assert store.find(LABEL, KEY).entry is not None
 
 
 @pytest.mark.parametrize("file", [SOURCE, CUBIN, SIDECAR])
@@ -80,7 +80,7 @@ def test_a_damaged_entry_is_moved_aside_with_one_warning_and_replaced(place: Pat
         assert store.publish(ENTRY, TEXT) == place / NAME
     assert found[0].place == place / NAME
     assert CUBIN in found[0].reason
-    assert Store([place]).lookup(LABEL, KEY) is not None
+    assert Store([place]).find(LABEL, KEY).entry is not None
     (aside,) = place.glob(".quarantine-*")
     assert (aside / CUBIN).read_bytes() == b"junk"
 
@@ -108,7 +108,7 @@ def test_a_cache_can_be_moved(place: Path, tmp_path: Path) -> None:
     moved = tmp_path / "a b;$(touch x) é\n" / "cache"
     moved.parent.mkdir()
     shutil.copytree(place, moved)
-    assert Store([moved]).lookup(LABEL, KEY) is not None
+    assert Store([moved]).find(LABEL, KEY).entry is not None
     with warned():
         assert Store([moved]).publish(Entry(OTHER_KEY, LABEL, b"x", {}), TEXT)
 
@@ -117,14 +117,14 @@ def test_layers_are_read_in_order_and_the_last_is_written(place: Path, tmp_path:
     seal(place)
     writable = tmp_path / "writable"
     store = Store([place, writable])
-    hit = store.lookup(LABEL, KEY)
+    hit = store.find(LABEL, KEY).entry
     assert hit is not None and hit.directory == place / NAME
     other = Entry(OTHER_KEY, LABEL, b"other", {})
     assert store.publish(other, TEXT) == writable / f"{LABEL}.{other.key}"
     (place / NAME / CUBIN).chmod(0o600)
     (place / NAME / CUBIN).write_bytes(b"junk")
     assert store.publish(ENTRY, TEXT) == writable / NAME
-    hit = store.lookup(LABEL, KEY)
+    hit = store.find(LABEL, KEY).entry
     assert hit is not None and hit.directory == writable / NAME
 
 
@@ -144,7 +144,7 @@ def test_rejected_bytes_are_never_served_again_but_others_are(place: Path) -> No
         store.quarantine(LABEL, KEY, damage)
     better = Entry(KEY, LABEL, b"better", {})
     store.publish(better, TEXT)
-    found = store.lookup(LABEL, KEY)
+    found = store.find(LABEL, KEY).entry
     assert found is not None and found.cubin == b"better"
 
 

@@ -27,7 +27,7 @@ def test_with_nothing_writable_it_is_said_once_and_nothing_is_made(tmp_path: Pat
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for key in (OTHER_KEY, "ef" * 32):
-                assert store.lookup(LABEL, key) is None
+                assert store.find(LABEL, key).entry is None
                 with store.lock(LABEL, key) as held:
                     assert not held
                 assert store.publish(Entry(key, LABEL, b"x", {}), TEXT) is None
@@ -73,7 +73,7 @@ def test_a_passing_fault_is_tried_again_a_lasting_one_given_up(
     reading = Flaky(os.open, code, failures)
     with monkeypatch.context() as patch, warned(*([] if failures == 2 else [CacheEvent.UNREADABLE])):
         patch.setattr(os, "open", reading)
-        assert (Store([place]).lookup(LABEL, KEY) is not None) == (failures == 2)
+        assert (Store([place]).find(LABEL, KEY).entry is not None) == (failures == 2)
     assert (place / NAME).is_dir(), "an entry that cannot be read now is not damaged"
 
 

@@ -22,7 +22,7 @@ def test_a_sealed_layer_is_never_written_not_even_by_root(place: Path) -> None:
     seal(place)
     store = Store([place])
     before = snapshot(place)
-    assert store.lookup(LABEL, KEY) is not None
+    assert store.find(LABEL, KEY).entry is not None
     with warned(CacheEvent.MEMORY_ONLY):
         assert store.publish(Entry(OTHER_KEY, LABEL, b"other", {}), TEXT) is None
         with store.lock(LABEL, OTHER_KEY) as held:
@@ -37,25 +37,25 @@ def test_a_directory_that_others_can_write_is_refused_unless_trusted(place: Path
     before = snapshot(place)
     store = Store([place])
     with warned(CacheEvent.REFUSED) as found:
-        assert store.lookup(LABEL, KEY) is None
+        assert store.find(LABEL, KEY).entry is None
         assert store.publish(ENTRY, TEXT) is None
     assert f"{mode:04o}" in found[0].reason and "FP8GEMM_TRUSTED_DIRS" in found[0].reason
     assert snapshot(place) == before
     with warned():
-        assert Store([place], trusted=[place]).lookup(LABEL, KEY) is not None
+        assert Store([place], trusted=[place]).find(LABEL, KEY).entry is not None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to somebody else")
 def test_a_directory_of_somebody_else_is_refused_unless_trusted(place: Path) -> None:
     os.chown(place, 12345, 12345)
     with warned(CacheEvent.REFUSED) as found:
-        assert Store([place]).lookup(LABEL, KEY) is None
+        assert Store([place]).find(LABEL, KEY).entry is None
     assert "12345" in found[0].reason
     os.chown(place, 0, 0)
     os.chown(place / NAME / CUBIN, 12345, 12345)
     (damage,) = Store([place]).find(LABEL, KEY).damaged
     assert "12345" in damage.reason
-    assert Store([place], trusted=[place]).lookup(LABEL, KEY) is not None
+    assert Store([place], trusted=[place]).find(LABEL, KEY).entry is not None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -67,7 +67,7 @@ sys.path.insert(0, sys.argv[1])
 from fp8gemm.jit.store import Store
 os.setgid(12345)
 os.setuid(12345)
-print(Store([Path(sys.argv[2])]).lookup(*sys.argv[3:]) is not None)
+print(Store([Path(sys.argv[2])]).find(*sys.argv[3:]).entry is not None)
 """
     root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory(dir="/tmp") as public:  # pytest's own directories are closed to other users
@@ -83,13 +83,13 @@ def test_a_symlink_to_a_directory_is_refused_unless_trusted(place: Path, tmp_pat
     link = tmp_path / "link"
     link.symlink_to(place)
     with warned(CacheEvent.REFUSED) as found:
-        assert Store([link]).lookup(LABEL, KEY) is None
+        assert Store([link]).find(LABEL, KEY).entry is None
     assert "symlink" in found[0].reason
     for trusted in (link, place):
-        assert Store([link], trusted=[trusted]).lookup(LABEL, KEY) is not None
+        assert Store([link], trusted=[trusted]).find(LABEL, KEY).entry is not None
     below = tmp_path / "elsewhere"
     below.symlink_to(tmp_path)
-    assert Store([below / "cache"]).lookup(LABEL, KEY) is not None, "a symlink further up is the user's own affair"
+    assert Store([below / "cache"]).find(LABEL, KEY).entry is not None, "a symlink further up is the user's own affair"
 
 
 @pytest.mark.parametrize("kind", ["symlink", "FIFO", "file"])
@@ -104,7 +104,7 @@ def test_an_entry_that_is_no_directory_is_refused_without_waiting(place: Path, k
     with warned(CacheEvent.HEALED):
         store.quarantine(LABEL, KEY, damage)
     assert store.publish(ENTRY, TEXT) == place / NAME
-    assert store.lookup(LABEL, KEY) is not None
+    assert store.find(LABEL, KEY).entry is not None
     assert (elsewhere / CUBIN).exists(), "what the symlink leads to is not ours to touch"
 
 
@@ -132,7 +132,7 @@ def test_what_we_make_is_private_whatever_the_umask(tmp_path: Path, mask: int) -
     for path in [tmp_path / "a", *(tmp_path / "a").rglob("*")]:
         expected = 0o700 if path.is_dir() else 0o600
         assert stat.S_IMODE(path.stat().st_mode) == expected, path
-    assert Store([place]).lookup(LABEL, KEY) is not None
+    assert Store([place]).find(LABEL, KEY).entry is not None
 
 
 def make(kind: str, path: Path, target: Path) -> None:
