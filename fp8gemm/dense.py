@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -60,7 +61,7 @@ def gemm(
         UnsupportedDeviceError: the tensors are on a GPU that is not Hopper.
         CompileError, CacheMissError, DriverError: the kernel could not be built, found or launched.
     """
-    operands.output_type(out_dtype)
+    output = operands.output_type(out_dtype)
     operands.check_weight(b, scales_b)
     operands.check_activation(a, scales_a, b)
     if out is None:
@@ -70,7 +71,7 @@ def gemm(
     if _uses_reference(a):
         return out.copy_(gemm_reference(a, scales_a, b, scales_b, out_dtype=out_dtype))
     if out.shape[0]:
-        problem = _problem(a.shape[0], b, out_dtype, operands.store_kind(out))
+        problem = Problem(a.shape[0], b.shape[0], b.shape[1], output, operands.store_kind(out))
         _launch(_kernel_for(problem, device_chip(a.device.index), a.device.index), a, scales_a, b, scales_b, out)
     return out
 
@@ -111,7 +112,7 @@ class Plan:
     def __init__(self, b: Tensor, scales_b: Tensor, *, max_m: int, out_dtype: torch.dtype) -> None:
         if not 1 <= max_m <= MAX_PLANNED_M:
             raise InputError(f"max_m: expected 1 to {MAX_PLANNED_M}, got {max_m}")
-        operands.output_type(out_dtype)
+        self._output = operands.output_type(out_dtype)
         self.b, self.scales_b, self.max_m, self.out_dtype = b, scales_b, max_m, out_dtype
         self._binding = self._bind()
 
@@ -163,7 +164,8 @@ class Plan:
         device_index = self.b.device.index
         chip = device_chip(device_index)
         new_output = torch.empty((1, self.b.shape[0]), dtype=self.out_dtype, device=self.b.device)
-        problem = _problem(self.max_m, self.b, self.out_dtype, operands.store_kind(new_output))
+        n, k = self.b.shape
+        problem = Problem(self.max_m, n, k, self._output, operands.store_kind(new_output))
         choices = config_by_m(problem, chip)
         if settings.current().jit == "compile":
             # All at once, because NVRTC compiles in parallel; those in the cache cost next to nothing.
@@ -187,10 +189,6 @@ def device_chip(device_index: int) -> Chip:
 
 def _new_output(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
-
-
-def _problem(m: int, b: Tensor, out_dtype: torch.dtype, store: StoreKind) -> Problem:
-    return Problem(m, b.shape[0], b.shape[1], operands.output_type(out_dtype), store)
 
 
 def _uses_reference(tensor: Tensor) -> bool:
@@ -227,10 +225,7 @@ def _nearest_ready(problem: Problem, ranked: tuple[TileConfig, ...], device_inde
 
 
 def _launch(kernel: DenseKernel, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor) -> None:
-    device_index = a.device.index
     scales_a = operands.tma_scales(scales_a)
-    if torch.cuda.current_device() == device_index:
-        kernel(a, scales_a, b, scales_b, out=out, stream=torch.cuda.current_stream(device_index).cuda_stream)
-        return
-    with torch.cuda.device(device_index):
-        kernel(a, scales_a, b, scales_b, out=out, stream=torch.cuda.current_stream(device_index).cuda_stream)
+    here = torch.cuda.current_device() == a.device.index
+    with nullcontext() if here else torch.cuda.device(a.device.index):
+        kernel(a, scales_a, b, scales_b, out=out, stream=torch.cuda.current_stream(a.device.index).cuda_stream)

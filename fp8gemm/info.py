@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fp8gemm import __version__, settings
-from fp8gemm.driver.device import Probe, conclude, device_info, probe
+from fp8gemm.driver.device import Probe, conclude, device_info, dotted, probe
 from fp8gemm.errors import CompileError, UnsupportedDeviceError
 from fp8gemm.headers import include_dir
 from fp8gemm.jit.compiler import nvrtc_version
@@ -135,10 +135,10 @@ def collect() -> Info:
         version=__version__,
         python=platform.python_version(),
         torch=Part(facts.torch_version),
-        torch_cuda=_dotted(facts.torch_cuda),
+        torch_cuda=facts.torch_cuda and dotted(facts.torch_cuda),
         cuda_bindings=_cuda_bindings(),
         nvrtc=_nvrtc(),
-        driver=Part(_dotted(facts.driver_version), facts.driver_problem),
+        driver=Part(facts.driver_version and dotted(facts.driver_version), facts.driver_problem),
         gpus=_gpus(facts),
         status=diagnosis.status.value,
         message=diagnosis.message,
@@ -146,10 +146,6 @@ def collect() -> Info:
         cache=tuple(_look(layer) for layer in Store.from_settings(now).layers),
         settings={field.name: _plain(getattr(now, field.name)) for field in fields(now)},
     )
-
-
-def _dotted(version: tuple[int, int] | None) -> str | None:
-    return None if version is None else f"{version[0]}.{version[1]}"
 
 
 def _cuda_bindings() -> Part:
@@ -169,7 +165,7 @@ def _nvrtc() -> Part:
 def _gpus(facts: Probe) -> tuple[GpuFacts, ...]:
     found = []
     for index, gpu in enumerate(facts.gpus):
-        known = GpuFacts(index, gpu.name, f"{gpu.capability[0]}.{gpu.capability[1]}")
+        known = GpuFacts(index, gpu.name, dotted(gpu.capability))
         try:
             more = device_info(index)
         except UnsupportedDeviceError:  # the status says what is the matter

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.errors import InputError, UnsupportedError
-from fp8gemm.scales import block_count, to_mn_major
+from fp8gemm.scales import block_count, empty_mn_major
 from fp8gemm.tuning.problem import OutputType, StoreKind
 
 _OUTPUT_TYPES = {torch.bfloat16: OutputType.BFLOAT16}
@@ -89,7 +89,7 @@ def tma_scales(scales_a: Tensor) -> Tensor:
     pitched = k_blocks == 1 or (scales_a.stride(1) % 4 == 0 and scales_a.stride(1) >= m)
     if rows_adjacent and pitched and scales_a.data_ptr() % _ALIGNMENT == 0:
         return scales_a
-    return to_mn_major(scales_a.clone() if scales_a.data_ptr() % _ALIGNMENT else scales_a)
+    return empty_mn_major(m, k_blocks, device=scales_a.device).copy_(scales_a)
 
 
 def _share_memory(x: Tensor, y: Tensor) -> bool:

@@ -17,6 +17,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from fp8gemm.benchmark.command import EXIT_NO_DEVICE, parse_mnk, parse_positive  # noqa: E402
+from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
+
+SHAPE = "4096x7168x2048"
 
 CHILD = """
 import json, sys, time
@@ -79,16 +85,20 @@ def measure(shape: tuple[int, int, int], repeats: int) -> dict[str, Any]:
 def main() -> int:
     """Measure and print; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--shape", default="4096x7168x2048", help="MxNxK, default 4096x7168x2048")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each kind, default 3")
+    parser.add_argument("--shape", type=parse_mnk, default=SHAPE, metavar="MxNxK", help=f"default {SHAPE}")
+    parser.add_argument("--repeats", type=parse_positive, default=3, help="processes of each kind, default 3")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    m, n, k = (int(part) for part in options.shape.split("x"))
-    result = measure((m, n, k), options.repeats)
+    diagnosis = diagnose(0)
+    if diagnosis.status is not DeviceStatus.READY:
+        print(f"coldstart: {diagnosis.message}", file=sys.stderr)
+        return EXIT_NO_DEVICE
+    result = measure(options.shape, options.repeats)
     if options.json:
         print(json.dumps(result))
     else:
-        print(f"from `import fp8gemm` to the first result, {options.shape}, median of {options.repeats} processes")
+        shape = "x".join(map(str, options.shape))
+        print(f"from `import fp8gemm` to the first result, {shape}, median of {options.repeats} processes")
         print(f"  empty cache (compile, publish, load)  {result['cold_ms']:8.1f} ms")
         print(f"  warm cache (verify, load)             {result['warm_ms']:8.1f} ms")
         print(f"    of which the import                 {result['warm_import_ms']:8.1f} ms")

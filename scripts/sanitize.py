@@ -88,17 +88,19 @@ def run_shape(shape: str) -> int:
     import torch
 
     import fp8gemm
+    from fp8gemm.benchmark.command import parse_mnk
+    from fp8gemm.benchmark.peers import relative_error
     from fp8gemm.reference import gemm_reference
 
-    m, n, k = (int(part) for part in shape.split("x"))
+    m, n, k = parse_mnk(shape)
     torch.manual_seed(m * n + k)
     operands = (
         *fp8gemm.quantize_activation(torch.randn(m, k).cuda()),
         *fp8gemm.quantize_weight(torch.randn(n, k).cuda()),
     )
-    result = fp8gemm.gemm(*operands).cpu().double()
+    result = fp8gemm.gemm(*operands).cpu()
     expected = gemm_reference(*(operand.cpu() for operand in operands), out_dtype=torch.float64)
-    error = float((result - expected).norm() / expected.norm())
+    error = relative_error(result, expected)
     if not error <= MAX_RELATIVE_ERROR:
         print(f"sanitize: relative error {error:.3g}, expected at most {MAX_RELATIVE_ERROR}")
         return EXIT_ERRORS

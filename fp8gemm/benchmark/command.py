@@ -38,6 +38,14 @@ def parse_nk(text: str) -> list[tuple[int, int]]:
     return pairs
 
 
+def parse_mnk(text: str) -> tuple[int, int, int]:
+    """``"65x100x144"`` to (M, N, K)."""
+    sizes = text.lower().split("x")
+    if len(sizes) != 3:
+        raise argparse.ArgumentTypeError(f"expected MxNxK, such as 64x7168x2048, got {text!r}")
+    return parse_positive(sizes[0]), parse_positive(sizes[1]), parse_positive(sizes[2])
+
+
 def parse_positive(text: str) -> int:
     """A whole number of at least 1."""
     if not text.strip().isdecimal() or int(text) < 1:

@@ -88,9 +88,9 @@ class Peer:
 
 
 def relative_error(result: Tensor, expected: Tensor) -> float:
-    """Frobenius norm of the difference over that of ``expected``."""
-    expected = expected.float()
-    return float((result.float() - expected).norm() / expected.norm())
+    """Frobenius norm of the difference over that of ``expected``, in float64."""
+    expected = expected.double()
+    return float((result.double() - expected).norm() / expected.norm())
 
 
 def quantize_whole(t: Tensor, *, per_row: bool) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fp8gemm.benchmark.peers import relative_error
+
 MAX_REFERENCE_ERROR = 2.5e-3
 """Relative RMS. Rounding to bfloat16 alone makes about 1.7e-3."""
 
@@ -72,12 +74,8 @@ def check(out: Tensor, activation: Tensor, weight: Tensor, bf16_product: Tensor)
     error = (result - reference).abs_()
     inside = error <= magnitude.mul_(_ACCUMULATION).add_(reference.abs(), alpha=_ROUNDING)
     return Check(
-        reference_error=_relative_rms(result, reference),
-        bf16_error=_relative_rms(result, bf16_product.double()),
+        reference_error=relative_error(result, reference),
+        bf16_error=relative_error(result, bf16_product),
         elements=out.numel(),
         outside=out.numel() - int(inside.sum()),
     )
-
-
-def _relative_rms(result: Tensor, expected: Tensor) -> float:
-    return float((result - expected).norm() / expected.norm())

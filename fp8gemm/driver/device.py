@@ -42,7 +42,7 @@ class Gpu:
     capability: Version
 
     def __str__(self) -> str:
-        return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
+        return f"{self.name} (compute capability {dotted(self.capability)})"
 
 
 @dataclass(frozen=True)
@@ -153,21 +153,21 @@ def conclude(facts: Probe, index: int | None = None) -> Diagnosis:
         return Diagnosis(
             DeviceStatus.NO_DRIVER,
             f"The CUDA driver (libcuda.so.1) cannot be loaded: {facts.driver_problem.rstrip('.')}. {_NEEDED} and its "
-            f"driver, CUDA {_dotted(OLDEST_DRIVER)} or newer; in a container, start it with its GPUs exposed. "
+            f"driver, CUDA {dotted(OLDEST_DRIVER)} or newer; in a container, start it with its GPUs exposed. "
             f"{_REFERENCE}",
         )
     needed = max(OLDEST_DRIVER, (facts.torch_cuda[0], 0))
     if facts.driver_version < needed:
         return Diagnosis(
             DeviceStatus.DRIVER_TOO_OLD,
-            f"The NVIDIA driver serves CUDA {_dotted(facts.driver_version)} at most; torch {facts.torch_version} and "
-            f"the kernels need CUDA {_dotted(needed)} or newer. Update the driver, or install a torch built for an "
-            f"older CUDA, {_dotted(OLDEST_DRIVER)} at the least. {_REFERENCE}",
+            f"The NVIDIA driver serves CUDA {dotted(facts.driver_version)} at most; torch {facts.torch_version} and "
+            f"the kernels need CUDA {dotted(needed)} or newer. Update the driver, or install a torch built for an "
+            f"older CUDA, {dotted(OLDEST_DRIVER)} at the least. {_REFERENCE}",
         )
     if facts.driver_problem:
         return Diagnosis(
             DeviceStatus.NO_DRIVER,
-            f"The CUDA driver (CUDA {_dotted(facts.driver_version)}) is installed but does not start: "
+            f"The CUDA driver (CUDA {dotted(facts.driver_version)}) is installed but does not start: "
             f"{facts.driver_problem.rstrip('.')}. {_NEEDED} and a driver that runs: see whether `nvidia-smi` "
             f"works, and in a container whether its GPUs are exposed. {_REFERENCE}",
         )
@@ -178,13 +178,13 @@ def _cpu_only_torch(facts: Probe) -> Diagnosis:
     if facts.driver_version is None:
         beside = "no CUDA driver can be loaded here either"
     elif facts.gpus:
-        beside = f"a driver (CUDA {_dotted(facts.driver_version)}) and {_listed(facts.gpus)} are there"
+        beside = f"a driver (CUDA {dotted(facts.driver_version)}) and {_listed(facts.gpus)} are there"
     else:
-        beside = f"a driver (CUDA {_dotted(facts.driver_version)}) is there, but no GPU that can be used"
+        beside = f"a driver (CUDA {dotted(facts.driver_version)}) is there, but no GPU that can be used"
     return Diagnosis(
         DeviceStatus.CPU_ONLY_TORCH,
         f"torch {facts.torch_version} was built without CUDA; {beside}. {_NEEDED}, its driver, and a torch built with "
-        f"CUDA {_dotted(OLDEST_DRIVER)} or newer. {_REFERENCE}",
+        f"CUDA {dotted(OLDEST_DRIVER)} or newer. {_REFERENCE}",
     )
 
 
@@ -204,7 +204,7 @@ def _judge_gpus(facts: Probe, index: int | None) -> Diagnosis:
     if index is None:
         message = f"Found {_listed(gpus)}. {_NEEDED}, because they are compiled for sm_90a. {_REFERENCE}"
         return Diagnosis(DeviceStatus.NOT_HOPPER, message)
-    version = _dotted(facts.driver_version or OLDEST_DRIVER)
+    version = dotted(facts.driver_version or OLDEST_DRIVER)
     return Diagnosis(DeviceStatus.READY, f"GPU {index} is {gpus[index]}; the driver serves CUDA {version}.")
 
 
@@ -212,7 +212,8 @@ def _listed(gpus: tuple[Gpu, ...]) -> str:
     return ", ".join(map(str, gpus))
 
 
-def _dotted(version: Version) -> str:
+def dotted(version: Version) -> str:
+    """A version as people write it: "13.0"."""
     return f"{version[0]}.{version[1]}"
 
 
@@ -239,7 +240,7 @@ def device_info(index: int) -> DeviceInfo:
         num_sms=_attribute(index, "MULTIPROCESSOR_COUNT"),
         l2_bytes=_attribute(index, "L2_CACHE_SIZE"),
         shared_bytes_optin=_attribute(index, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        driver_version=_dotted(driver_version()),
+        driver_version=dotted(driver_version()),
     )
 
 

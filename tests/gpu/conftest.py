@@ -68,3 +68,9 @@ def device() -> torch.device:
 def generator(device: torch.device) -> torch.Generator:
     """A generator on `device`, in the same state at the beginning of every test of a run."""
     return torch.Generator(device).manual_seed(_SEED)
+
+
+@pytest.fixture
+def seed(generator: torch.Generator) -> int:
+    """For tests that make their operands with `tests.cases`."""
+    return generator.initial_seed()

@@ -36,26 +36,26 @@ def run(config: TileConfig, store: StoreKind, case: Case, *, num_sms: int) -> to
 
 
 @pytest.mark.parametrize(("store", "config"), CONFIGS, ids=lambda value: getattr(value, "label", str(value)))
-def test_every_config_is_right(store, config, device, generator):
+def test_every_config_is_right(store, config, device, seed):
     for shape in SHAPES[store]:
         for maker in (cases.signed, cases.distinct_scales):
-            case = maker(*shape, seed=generator.initial_seed(), device=device)
+            case = maker(*shape, seed=seed, device=device)
             case.check(run(config, store, case, num_sms=132)).raise_if_failed(case)
 
 
 @pytest.mark.parametrize("num_sms", [1, 2, 7, 131])
 @pytest.mark.parametrize("label", ["256x128-s3-c1x1", "256x128-s3-c2x1", "64x64-s8-c1x2"])
-def test_any_number_of_sms_gives_the_same_bits(label, num_sms, device, generator):
+def test_any_number_of_sms_gives_the_same_bits(label, num_sms, device, seed):
     config = next(config for config in candidate_configs(StoreKind.TMA) if config.label == label)
-    case = cases.signed(777, 2112, 1040, seed=generator.initial_seed(), device=device)
+    case = cases.signed(777, 2112, 1040, seed=seed, device=device)
     whole = run(config, StoreKind.TMA, case, num_sms=132)
     case.check(whole).raise_if_failed(case)
     assert torch.equal(run(config, StoreKind.TMA, case, num_sms=num_sms), whole)
 
 
 @pytest.mark.parametrize("num_sms", [1, 3])
-def test_the_setting_for_sms_is_obeyed(num_sms, device, generator):
-    case = cases.signed(300, 576, 512, seed=generator.initial_seed(), device=device)
+def test_the_setting_for_sms_is_obeyed(num_sms, device, seed):
+    case = cases.signed(300, 576, 512, seed=seed, device=device)
     with settings.scope(num_sms=num_sms):
         plan = fp8gemm.plan(case.b, case.scales_b, max_m=512)
         kernel = plan.kernel_for(300)
@@ -63,8 +63,8 @@ def test_the_setting_for_sms_is_obeyed(num_sms, device, generator):
         case.check(plan(case.a, case.scales_a)).raise_if_failed(case)
 
 
-def test_a_missing_kernel_under_each_policy(device, generator, tmp_path):
-    case = cases.signed(2048, 2120, 272, seed=generator.initial_seed(), device=device)
+def test_a_missing_kernel_under_each_policy(device, seed, tmp_path):
+    case = cases.signed(2048, 2120, 272, seed=seed, device=device)
     with settings.scope(cache_dirs=(tmp_path,), jit="error"), pytest.raises(CacheMissError, match="n2120-k272"):
         fp8gemm.gemm(*case.operands)
     with settings.scope(cache_dirs=(tmp_path,), jit="nearest"), pytest.raises(CacheMissError):
@@ -72,7 +72,7 @@ def test_a_missing_kernel_under_each_policy(device, generator, tmp_path):
     with settings.scope(cache_dirs=(tmp_path,), jit="compile"):
         fp8gemm.gemm(*case.operands)
     # Another M wants another kernel; the one that is ready serves it.
-    small = cases.signed(1, 2120, 272, seed=generator.initial_seed(), device=device)
+    small = cases.signed(1, 2120, 272, seed=seed, device=device)
     assert fp8gemm.select(1, 2120, 272) != fp8gemm.select(2048, 2120, 272)
     with settings.scope(cache_dirs=(tmp_path,), jit="nearest"):
         small.check(fp8gemm.gemm(*small.operands)).raise_if_failed(small)
@@ -80,9 +80,9 @@ def test_a_missing_kernel_under_each_policy(device, generator, tmp_path):
         fp8gemm.gemm(*small.operands)
 
 
-def test_a_capture_takes_the_nearest_loaded_kernel_or_says_why_not(device, generator, tmp_path):
-    warm = cases.signed(2048, 2184, 272, seed=generator.initial_seed(), device=device)
-    cold = cases.signed(1, 2184, 272, seed=generator.initial_seed(), device=device)
+def test_a_capture_takes_the_nearest_loaded_kernel_or_says_why_not(device, seed, tmp_path):
+    warm = cases.signed(2048, 2184, 272, seed=seed, device=device)
+    cold = cases.signed(1, 2184, 272, seed=seed, device=device)
     assert fp8gemm.select(1, 2184, 272) != fp8gemm.select(2048, 2184, 272)
     with settings.scope(cache_dirs=(tmp_path,)):
         fp8gemm.gemm(*warm.operands)
@@ -98,11 +98,11 @@ def test_a_capture_takes_the_nearest_loaded_kernel_or_says_why_not(device, gener
 
 
 @pytest.mark.parametrize("n", [100, 104])
-def test_a_plan_has_loaded_the_kernels_of_every_m(n, device, generator):
-    weight = cases.signed(1, n, 272, seed=generator.initial_seed(), device=device)
+def test_a_plan_has_loaded_the_kernels_of_every_m(n, device, seed):
+    weight = cases.signed(1, n, 272, seed=seed, device=device)
     plan = fp8gemm.plan(weight.b, weight.scales_b, max_m=700)
     for m in (1, 2, 64, 65, 700):
-        activation = cases.signed(m, n, 272, seed=generator.initial_seed() + m, device=device)
+        activation = cases.signed(m, n, 272, seed=seed + m, device=device)
         outputs = []
         graph = torch.cuda.CUDAGraph()
         # Under a capture nothing can be loaded, so a kernel that the plan forgot would be an error.

@@ -44,11 +44,6 @@ TAILS = [
 ]
 
 
-@pytest.fixture
-def seed(generator: torch.Generator) -> int:
-    return generator.initial_seed()
-
-
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_signed_data_into_a_poisoned_output(m, n, k, device, seed):
     case = cases.signed(m, n, k, seed=seed, device=device)

@@ -17,11 +17,6 @@ E4M3 = torch.float8_e4m3fn
 SHAPES = [(1, 2112, 7168), (65, 576, 512), (333, 7168, 2048), (4096, 576, 7168)]
 
 
-@pytest.fixture
-def seed(generator: torch.Generator) -> int:
-    return generator.initial_seed()
-
-
 def captured(function: Callable[[], object], device: torch.device) -> torch.cuda.CUDAGraph:
     """`function` as a graph, after a warm call on the capturing stream."""
     stream = torch.cuda.Stream(device)

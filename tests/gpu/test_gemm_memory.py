@@ -19,11 +19,6 @@ GUARD = 4096
 PATTERN = 0x5A5A  # as bfloat16 an ordinary number, about 1.5e16
 
 
-@pytest.fixture
-def seed(generator: torch.Generator) -> int:
-    return generator.initial_seed()
-
-
 class GuardedOutput:
     """A (M, N) bfloat16 view of NaNs inside a storage of one known pattern."""
 

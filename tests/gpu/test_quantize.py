@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import fp8gemm
+from fp8gemm.benchmark.peers import relative_error
 from fp8gemm.quantize import quantize_activation, quantize_weight
 from fp8gemm.reference import dequantize_activation, dequantize_weight
 from tests.numerics import check
@@ -72,7 +73,3 @@ def test_quantise_multiply_and_compare(m, n, k, device, generator):
     unquantised = x.double() @ w.double().T
     assert relative_error(out, dequantised) < 2.5e-3
     assert 0.01 < relative_error(out, unquantised) < 0.06
-
-
-def relative_error(out: Tensor, expected: Tensor) -> float:
-    return float((out.double() - expected).norm() / expected.norm())

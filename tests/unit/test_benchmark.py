@@ -177,10 +177,13 @@ def test_sweep_stops_at_its_budget_and_says_what_it_left_out(tmp_path: Path) -> 
 def test_arguments() -> None:
     assert command.parse_m("1,64") == [1, 64]
     assert command.parse_nk("7168x2048,8X16") == [(7168, 2048), (8, 16)]
+    assert command.parse_mnk("64x7168X2048") == (64, 7168, 2048)
     for parse, text in (
         (command.parse_m, "0"),
         (command.parse_m, "1,,2"),
         (command.parse_nk, "8"),
+        (command.parse_mnk, "8x16"),
+        (command.parse_mnk, "8x16x0"),
         (command.parse_nk, "x8"),
     ):
         with pytest.raises(argparse.ArgumentTypeError, match="expected .* got"):

@@ -12,6 +12,7 @@ namespace fp8gemm {
 constexpr uint32_t kThreadsPerWarp = 32;
 constexpr uint32_t kWarpsPerWarpgroup = 4;
 constexpr uint32_t kThreadsPerWarpgroup = 128;
+constexpr uint32_t kRowsPerWarp = 16;  ///< of a 64-row wave that the accumulators of one warp hold
 constexpr uint32_t kScaleBlock = 128;  ///< K columns, and weight rows, that share one scale
 
 template <class Config>
@@ -41,6 +42,11 @@ struct TileShape {
     /// Accumulators of one thread: one row of registers per wave.
     using Accumulators = float[kWavesM][kWavesN][kWaveRegisters];
 };
+
+/// The first row of a wave that a warp holds; `warp` counts through the CTA.
+FP8GEMM_HOST_DEVICE uint32_t first_row_of_warp(uint32_t warp) {
+    return warp % kWarpsPerWarpgroup * kRowsPerWarp;
+}
 
 /// Where one warpgroup's part lies inside the CTA's tile.
 template <class Shape, class Config>

@@ -35,7 +35,7 @@ public:
               stride_n_(params.d_stride_n),
               m_(params.m) {
             const WarpgroupOrigin<Shape, Config> origin(warpgroup);
-            warp_row_ = origin.row + warp % kWarpsPerWarpgroup * 16;
+            warp_row_ = origin.row + first_row_of_warp(warp);
             warp_col_ = origin.col;
         }
 

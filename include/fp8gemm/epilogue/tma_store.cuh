@@ -51,9 +51,7 @@ public:
     public:
         template <class Params>
         FP8GEMM_DEVICE Writer(const Params&, SharedStorage& shared, uint32_t warpgroup, uint32_t warp)
-            : tile_(shared.tiles[warpgroup]),
-              ring_(shared.rings[warpgroup]),
-              warp_row_(warp % kWarpsPerWarpgroup * 16) {}
+            : tile_(shared.tiles[warpgroup]), ring_(shared.rings[warpgroup]), warp_row_(first_row_of_warp(warp)) {}
 
         FP8GEMM_DEVICE void write(TileCoordinate, const typename Shape::Accumulators& accumulators) {
             ring_.wait_empty(state_);

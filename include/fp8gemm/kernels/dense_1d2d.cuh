@@ -132,11 +132,11 @@ private:
     /// A CTA may not exit while another of its cluster can still write to its shared memory or arrive at its barriers.
     static FP8GEMM_DEVICE void tear_down() {
         if constexpr (Shape::kClusterSize > 1) {
-            __syncwarp();
-            ptx::cluster_sync();
+            synchronize();
         }
     }
 
+    /// All threads of the cluster.
     static FP8GEMM_DEVICE void synchronize() {
         if constexpr (Shape::kClusterSize > 1) {
             __syncwarp();

@@ -87,7 +87,7 @@ public:
     FP8GEMM_DEVICE Multiplier(Stages& stages, Ring& ring, const float* scales_b, uint32_t warpgroup, uint32_t warp)
         : stages_(stages), ring_(ring), scales_b_(scales_b), lane_(ptx::lane_index()) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
-        first_row_ = origin.row + warp % kWarpsPerWarpgroup * 16 + lane_ / 4;
+        first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
         first_col_ = origin.col;
         descriptor_a_ = descriptor_address(stages.a) + descriptor_offset(origin.row * Shape::kBlockK);
         descriptor_b_ = descriptor_address(stages.b) + descriptor_offset(origin.col * Shape::kBlockK);
