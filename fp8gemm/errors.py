@@ -19,7 +19,7 @@ class InputError(Fp8GemmError, ValueError):
 
 
 class UnsupportedError(Fp8GemmError, NotImplementedError):
-    """The request is well formed, but this version has no kernel for it."""
+    """The request is well formed, but this version, or what is installed beside it, cannot serve it."""
 
 
 class UnsupportedDeviceError(Fp8GemmError, RuntimeError):

@@ -103,7 +103,7 @@ class Info:
             *((name, _listed(value)) for name, value in self.settings.items()),
         ]
         for name, value in facts:
-            yield f"{name:<14} {value}"
+            yield f"{name:<15} {value}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

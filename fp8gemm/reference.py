@@ -7,7 +7,8 @@ It follows the mathematical contract to the letter where the contract is a choic
 - *The scale* of a block is `s = fl32(scales_a * scales_b)`, rounded (and overflowing, and underflowing) in float32.
 - *The sum over blocks* runs in float64, in ascending order, but with float32's range: a partial sum that the FP32
   accumulators of a kernel could not hold becomes Inf here too.
-- *The output* is rounded once, to nearest even.
+- *C and the bias* are added to that sum, in this order, in float64 and with float32's range again.
+- *The output* is rounded once, to nearest even; what is past the range of float16 becomes Inf.
 
 NaN and Inf need no special case: they spread through these operations as IEEE 754 says.
 """
@@ -30,34 +31,55 @@ _TILE_COLUMNS = 2048
 _FLOAT32_RANGE = 2.0**896
 
 _OUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_ADDEND_DTYPES = (torch.bfloat16, torch.float32)
 
 
 def gemm_reference(
-    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, *, out_dtype: torch.dtype = torch.bfloat16
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    *,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
-    """`D[m,n] = sum_kb s(m,n,kb) * sum_{k in kb} A[m,k] * B[n,k]` with `s = fl32(scales_a[m,kb] * scales_b[n/128,kb])`.
+    """`D[m,n] = sum_kb s(m,n,kb) * sum_{k in kb} A[m,k] * B[n,k] (+ C[m,n]) (+ bias[n])`.
+
+    `s = fl32(scales_a[m,kb] * scales_b[n/128,kb])`, or `scales_b[n,kb]` where each row of B has scales of its own.
 
     Args:
         a: (M, K) float8_e4m3fn, any strides. M may be 0.
         scales_a: (M, ceil(K/128)) float32 multipliers, one per row and 128 columns, row-major or MN-major.
         b: (N, K) float8_e4m3fn, any strides.
-        scales_b: (ceil(N/128), ceil(K/128)) float32 multipliers, one per 128x128 block, partial at the edges.
+        scales_b: float32 multipliers, any strides: (ceil(N/128), ceil(K/128)), one per 128x128 block, partial at the
+            edges (1D2D), or (N, ceil(K/128)), one per row and 128 columns (1D1D). With N = 1 the two are the same.
+        c: (M, N) bfloat16 or float32 to add to the product, any strides. It is read, never written or kept.
+        bias: (N,) bfloat16 or float32 to add to each row after `c`.
         out_dtype: bfloat16, float16 or float32, or float64 for the sum before its last rounding.
 
     Returns:
-        (M, N) of `out_dtype`, row-major, on the device of `a`: the correctly rounded float64 sum.
+        A new (M, N) of `out_dtype`, row-major, on the device of `a`: the correctly rounded float64 sum.
 
     Raises:
         InputError: dtypes, shapes or devices do not fit together.
     """
     if out_dtype not in _OUT_DTYPES:
         raise InputError(f"out_dtype: expected one of {', '.join(map(str, _OUT_DTYPES))}, got {out_dtype}")
-    _check_operands(a, scales_a, b, scales_b)
-    return _sum_scaled_blocks(a, scales_a, b, scales_b, out_dtype=out_dtype, magnitude=False)
+    _check_operands(a, scales_a, b, scales_b, c, bias)
+    return _sum_scaled_blocks(a, scales_a, b, scales_b, c, bias, out_dtype=out_dtype, magnitude=False)
 
 
-def gemm_magnitude(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor) -> Tensor:
-    """`S[m,n] = sum_k |A[m,k] * B[n,k]| * |s|`: what an element's rounding errors are measured against.
+def gemm_magnitude(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    *,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """`S[m,n] = sum_k |A[m,k] * B[n,k]| * |s| (+ |C[m,n]|) (+ |bias[n]|)`: what rounding errors are measured against.
 
     Where signed terms cancel, an error that is small beside the terms may be large beside their sum, so no bound
     relative to the sum can hold; one relative to S can. Arguments and errors are those of `gemm_reference`.
@@ -65,8 +87,8 @@ def gemm_magnitude(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor) -> 
     Returns:
         (M, N) float64, row-major. Where S is finite, so is the reference before float32's range is applied.
     """
-    _check_operands(a, scales_a, b, scales_b)
-    return _sum_scaled_blocks(a, scales_a, b, scales_b, out_dtype=torch.float64, magnitude=True)
+    _check_operands(a, scales_a, b, scales_b, c, bias)
+    return _sum_scaled_blocks(a, scales_a, b, scales_b, c, bias, out_dtype=torch.float64, magnitude=True)
 
 
 def dequantize_activation(xq: Tensor, scales: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -116,23 +138,36 @@ def round_to_nearest_even(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 @torch.no_grad()
 def _sum_scaled_blocks(
-    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, *, out_dtype: torch.dtype, magnitude: bool
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    *,
+    out_dtype: torch.dtype,
+    magnitude: bool,
 ) -> Tensor:
     """Both public sums, tile by tile; with `magnitude`, of absolute values and without float32's range."""
     m, n = a.shape[0], b.shape[0]
+    unit = 1.0 if magnitude else _FLOAT32_RANGE
     out = torch.empty((m, n), dtype=out_dtype, device=a.device)
-    column_scales = scales_b.repeat_interleave(_BLOCK, dim=0)[:n]
+    column_scales = scales_b if scales_b.shape[0] == n else scales_b.repeat_interleave(_BLOCK, dim=0)[:n]
     for row in range(0, m, _TILE_ROWS):
         rows = slice(row, row + _TILE_ROWS)
         for column in range(0, n, _TILE_COLUMNS):
             columns = slice(column, column + _TILE_COLUMNS)
-            tile = _sum_tile(a[rows], scales_a[rows], b[columns], column_scales[columns], magnitude)
-            out[rows, columns] = round_to_nearest_even(tile, out_dtype)
+            tile = _sum_tile(a[rows], scales_a[rows], b[columns], column_scales[columns], unit, magnitude)
+            if c is not None:
+                _add(tile, c[rows, columns], unit, magnitude)
+            if bias is not None:
+                _add(tile, bias[columns], unit, magnitude)
+            out[rows, columns] = round_to_nearest_even(tile.div_(unit), out_dtype)
     return out
 
 
-def _sum_tile(a: Tensor, row_scales: Tensor, b: Tensor, column_scales: Tensor, magnitude: bool) -> Tensor:
-    unit = 1.0 if magnitude else _FLOAT32_RANGE
+def _sum_tile(a: Tensor, row_scales: Tensor, b: Tensor, column_scales: Tensor, unit: float, magnitude: bool) -> Tensor:
+    """The scaled sum over blocks of one tile, in units of `1 / unit`."""
     total = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64, device=a.device)
     for block in range(row_scales.shape[1]):
         ks = slice(block * _BLOCK, (block + 1) * _BLOCK)
@@ -141,7 +176,13 @@ def _sum_tile(a: Tensor, row_scales: Tensor, b: Tensor, column_scales: Tensor, m
         if magnitude:
             codes_a, codes_b, scale = codes_a.abs(), codes_b.abs(), scale.abs()
         total.addcmul_(codes_a.mul_(unit) @ codes_b.T, scale)
-    return total.div_(unit)
+    return total
+
+
+def _add(total: Tensor, addend: Tensor, unit: float, magnitude: bool) -> None:
+    """Add C's part or the bias's to `total`, which is in units of `1 / unit`."""
+    term = addend.to(torch.float64)
+    total += (term.abs() if magnitude else term) * unit
 
 
 def _dequantize(what: str, codes: Tensor, scales: Tensor, *, rows_per_scale: int, dtype: torch.dtype) -> Tensor:
@@ -154,7 +195,9 @@ def _dequantize(what: str, codes: Tensor, scales: Tensor, *, rows_per_scale: int
     return codes.to(dtype).mul_(per_row.repeat_interleave(_BLOCK, dim=1)[:, :k])
 
 
-def _check_operands(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor) -> None:
+def _check_operands(
+    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, c: Tensor | None, bias: Tensor | None
+) -> None:
     _check_codes("a", a)
     _check_codes("b", b)
     if a.shape[1] != b.shape[1]:
@@ -162,7 +205,21 @@ def _check_operands(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor) ->
     if a.device != b.device:
         raise InputError(f"a and b: expected one device, got {a.device} and {b.device}")
     _check_scales("scales_a", scales_a, a, rows_per_scale=1)
-    _check_scales("scales_b", scales_b, b, rows_per_scale=_BLOCK)
+    per_row = scales_b.ndim == 2 and scales_b.shape[0] == b.shape[0]
+    _check_scales("scales_b", scales_b, b, rows_per_scale=1 if per_row else _BLOCK, or_per_row=True)
+    _check_addend("c", c, (a.shape[0], b.shape[0]), a.device)
+    _check_addend("bias", bias, (b.shape[0],), a.device)
+
+
+def _check_addend(name: str, addend: Tensor | None, expected: tuple[int, ...], device: torch.device) -> None:
+    if addend is None:
+        return
+    if addend.dtype not in _ADDEND_DTYPES:
+        raise InputError(f"{name}: expected {' or '.join(map(str, _ADDEND_DTYPES))}, got {addend.dtype}")
+    if tuple(addend.shape) != expected:
+        raise InputError(f"{name}: expected shape {expected}, got {tuple(addend.shape)}")
+    if addend.device != device:
+        raise InputError(f"{name}: expected the device of a, {device}, got {addend.device}")
 
 
 def _check_codes(name: str, codes: Tensor) -> None:
@@ -172,15 +229,16 @@ def _check_codes(name: str, codes: Tensor) -> None:
         raise InputError(f"{name}: expected 2 dimensions, rows x K, got shape {tuple(codes.shape)}")
 
 
-def _check_scales(name: str, scales: Tensor, codes: Tensor, *, rows_per_scale: int) -> None:
+def _check_scales(name: str, scales: Tensor, codes: Tensor, *, rows_per_scale: int, or_per_row: bool = False) -> None:
     rows, k = codes.shape
     expected = (-(-rows // rows_per_scale), -(-k // _BLOCK))
     if scales.dtype != torch.float32:
         raise InputError(f"{name}: expected torch.float32, got {scales.dtype}")
     if tuple(scales.shape) != expected:
+        alternative = f"or {(rows, expected[1])}, one per row, " if or_per_row else ""
         raise InputError(
             f"{name}: expected shape {expected}, one scale per {rows_per_scale}x{_BLOCK} block of {rows}x{k}, "
-            f"got {tuple(scales.shape)}"
+            f"{alternative}got {tuple(scales.shape)}"
         )
     if scales.device != codes.device:
         raise InputError(f"{name}: expected the device of its codes, {codes.device}, got {scales.device}")

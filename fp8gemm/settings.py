@@ -1,14 +1,15 @@
 """Every FP8GEMM_* environment variable, read in this one place.
 
-==================== ======================================================================== ====================
-variable             meaning                                                                  default
-==================== ======================================================================== ====================
-FP8GEMM_CACHE_DIR    kernel cache directories, searched as listed (``/sealed:/writable``)     ~/.cache/fp8gemm
-FP8GEMM_TRUSTED_DIRS cache directories to use although others own them or can write to them   none
-FP8GEMM_JIT          what a missing kernel leads to: ``compile``, ``nearest``, ``error``      compile
-FP8GEMM_BACKEND      ``auto``, or ``reference`` for plain PyTorch on every device             auto
-FP8GEMM_NUM_SMS      upper bound on the SMs that a persistent kernel occupies                 all of the device's
-==================== ======================================================================== ====================
+======================= ====================================================================== ===================
+variable                meaning                                                                default
+======================= ====================================================================== ===================
+FP8GEMM_CACHE_DIR       kernel cache directories, searched as listed (``/sealed:/writable``)   ~/.cache/fp8gemm
+FP8GEMM_TRUSTED_DIRS    cache directories to use although others own them or can write to them none
+FP8GEMM_JIT             what a missing kernel leads to: ``compile``, ``nearest``, ``error``    compile
+FP8GEMM_BACKEND         ``auto``, or ``reference`` for plain PyTorch on every device           auto
+FP8GEMM_NUM_SMS         upper bound on the SMs that a persistent kernel occupies               all of the device's
+FP8GEMM_BATCH_INVARIANT ``1`` or ``true``: a row's bits depend neither on M nor on other rows  0
+======================= ====================================================================== ===================
 
 The environment is read once, at first use. ``reload()`` reads it again; ``scope(jit="error")`` overrides it in a block.
 """
@@ -27,6 +28,7 @@ from fp8gemm.errors import InputError
 
 JIT_POLICIES = ("compile", "nearest", "error")
 BACKENDS = ("auto", "reference")
+_BOOLS = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Settings:
         backend: ``auto`` runs Hopper kernels on CUDA tensors and the reference on CPU tensors;
             ``reference`` runs the reference on both.
         num_sms: at most this many SMs for a persistent kernel; None for all.
+        batch_invariant: whether products that do not say so themselves are computed in an order that does not depend on
+            M, so that a row of a result has the same bits whatever other rows there are.
     """
 
     cache_dirs: tuple[Path, ...] = ()
@@ -48,6 +52,7 @@ class Settings:
     jit: str = "compile"
     backend: str = "auto"
     num_sms: int | None = None
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         # The dataclass is frozen for its users; normalising its own fields is what __setattr__ is bypassed for.
@@ -57,6 +62,8 @@ class Settings:
         _one_of("backend", self.backend, BACKENDS)
         if self.num_sms is not None and (type(self.num_sms) is not int or self.num_sms < 1):
             raise _bad_value("num_sms", "a positive integer", self.num_sms)
+        if type(self.batch_invariant) is not bool:
+            raise _bad_value("batch_invariant", f"a bool, or one of {', '.join(_BOOLS)}", self.batch_invariant)
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
@@ -79,6 +86,8 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         # int() also takes "1_32" and "-1"; digits alone are what a person means by a count.
         digits = values["num_sms"]
         changes["num_sms"] = int(digits) if digits.isascii() and digits.isdigit() else digits
+    if "batch_invariant" in values:
+        changes["batch_invariant"] = _BOOLS.get(values["batch_invariant"], values["batch_invariant"])
     return Settings(**changes)
 
 

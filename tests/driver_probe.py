@@ -40,13 +40,16 @@ struct Probe {
     static constexpr uint32_t kBoxBytes = Config::kBoxRows * Config::kBoxColumns;
 
     struct alignas(64) Params {
-        TensorMap tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_d;
+        TensorMap tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d;
         const float* scales_b;
         unsigned char* d;
         int64_t d_stride_m, d_stride_n;
+        const void* c;
+        int64_t c_stride_m, c_stride_n;
+        const void* bias;
         uint32_t m;
     };
-    static_assert(sizeof(Params) == 576, "the host's block has 576 bytes");
+    static_assert(sizeof(Params) == 768, "the host's block has 768 bytes");
 
     // d: one box for each CTA, then the report of six 64-bit numbers.
     static __device__ void run(const Params& params) {

@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
     parser.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
+    parser.add_argument("--batch-invariant", action="store_true", help="measure what that mode costs, and no peers")
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each shape")
 
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     from fp8gemm.benchmark.graph import Bench
     from fp8gemm.benchmark.peers import OURS, choose_peers
 
-    peers, skipped = choose_peers(alone=options.no_peers)
+    peers, skipped = choose_peers(alone=options.no_peers, batch_invariant=options.batch_invariant)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     device = device_info(0)
     heading: dict[str, Any] = {

@@ -112,11 +112,11 @@ def cublas_block_scales(scales_a: Tensor, scales_b: Tensor) -> tuple[Tensor, Ten
     return a, b
 
 
-def _ours(operands: Operands) -> Call:
+def _ours(operands: Operands, *, batch_invariant: bool = False) -> Call:
     import fp8gemm
 
     a, scales_a, b, scales_b = operands.blocks
-    plan = fp8gemm.plan(b, scales_b, max_m=a.shape[0])
+    plan = fp8gemm.plan(b, scales_b, max_m=a.shape[0], batch_invariant=batch_invariant)
     out = operands.empty_product()
     return lambda: plan(a, scales_a, out=out)
 
@@ -178,13 +178,25 @@ PEERS = (
     Peer("deepgemm", "DeepGEMM, fp8_gemm_nt", _deep_gemm, module="deep_gemm", attribute="fp8_gemm_nt"),
 )
 
+INVARIANT = Peer(
+    "invariant",
+    "fp8gemm.plan with batch_invariant=True",
+    lambda operands: _ours(operands, batch_invariant=True),
+)
+
 NOT_MEASURED = {"triton": "a block-scaled Triton kernel is not part of this repository"}
 """Peers of published baselines that are never measured here, and why."""
 
 
-def choose_peers(*, alone: bool) -> tuple[list[Peer], dict[str, str]]:
-    """The peers that this machine has, ours first, and the others with the reason. ``alone``: ours and no other."""
-    if alone:
-        return [peer for peer in PEERS if peer.name == OURS], {}
+def choose_peers(*, alone: bool = False, batch_invariant: bool = False) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that this machine has, ours first, and the others with the reason.
+
+    Args:
+        alone: ours and no other.
+        batch_invariant: ours, and beside it ours in batch-invariant mode, and no other.
+    """
+    if alone or batch_invariant:
+        ours = [peer for peer in PEERS if peer.name == OURS]
+        return ours + [INVARIANT] * batch_invariant, {}
     skipped = {peer.name: reason for peer in PEERS if (reason := peer.why_missing())}
     return [peer for peer in PEERS if peer.name not in skipped], skipped | NOT_MEASURED

@@ -19,7 +19,7 @@ from fp8gemm.demo.check import check
 from fp8gemm.demo.report import Row
 from fp8gemm.demo.target import Target
 from fp8gemm.driver.device import DeviceInfo
-from fp8gemm.families.dense_1d2d import kernel_request
+from fp8gemm.families.dense import kernel_request
 from fp8gemm.jit.build import build
 from fp8gemm.operands import store_kind
 from fp8gemm.reference import dequantize_activation, dequantize_weight

@@ -38,10 +38,14 @@ class KernelParams(ctypes.Structure):
     """``Kernel::Params`` as the device code declares it: the one table of offsets on the host.
 
     Attributes:
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_d: the maps, at offsets 0, 128, 256 and 384.
-        scales_b: device address of B's scales.
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d: the maps, at offsets 0, 128,
+            256, 384 and 512.
+        scales_b: device address of B's scales, where a kernel reads them without a map.
         d: device address of the output.
         d_stride_m, d_stride_n: the output's strides, in elements.
+        c: device address of the matrix that is added.
+        c_stride_m, c_stride_n: its strides, in elements.
+        bias: device address of the row that is added to every row.
         m: rows of A and of the output.
     """
 
@@ -49,13 +53,18 @@ class KernelParams(ctypes.Structure):
         ("tensor_map_a", _TensorMap),
         ("tensor_map_b", _TensorMap),
         ("tensor_map_scales_a", _TensorMap),
+        ("tensor_map_scales_b", _TensorMap),
         ("tensor_map_d", _TensorMap),
         ("scales_b", ctypes.c_void_p),
         ("d", ctypes.c_void_p),
         ("d_stride_m", ctypes.c_int64),
         ("d_stride_n", ctypes.c_int64),
+        ("c", ctypes.c_void_p),
+        ("c_stride_m", ctypes.c_int64),
+        ("c_stride_n", ctypes.c_int64),
+        ("bias", ctypes.c_void_p),
         ("m", ctypes.c_uint32),
-        ("_padding", ctypes.c_uint32 * 7),  # the size is a multiple of the alignment
+        ("_padding", ctypes.c_uint32 * 15),  # the size is a multiple of the alignment
     ]
 
 
@@ -66,7 +75,8 @@ class ArgumentBlock:
 
     Attributes:
         params: the fields to set before a launch.
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_d: host addresses for `encode_2d`.
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d: host addresses for
+            `encode_2d`.
         kernel_params: the ``void**`` that the driver takes: an array of one pointer, to the block.
     """
 
@@ -79,6 +89,7 @@ class ArgumentBlock:
         "tensor_map_b",
         "tensor_map_d",
         "tensor_map_scales_a",
+        "tensor_map_scales_b",
     )
 
     def __init__(self) -> None:
@@ -88,6 +99,7 @@ class ArgumentBlock:
         self.tensor_map_a = address + KernelParams.tensor_map_a.offset
         self.tensor_map_b = address + KernelParams.tensor_map_b.offset
         self.tensor_map_scales_a = address + KernelParams.tensor_map_scales_a.offset
+        self.tensor_map_scales_b = address + KernelParams.tensor_map_scales_b.offset
         self.tensor_map_d = address + KernelParams.tensor_map_d.offset
         self._pointers = (ctypes.c_void_p * 1)(address)
         self.kernel_params = ctypes.c_void_p(ctypes.addressof(self._pointers))

@@ -68,7 +68,7 @@ def predict(problem: Problem, config: TileConfig, chip: Chip) -> Cost:
     k_blocks = problem.k_blocks
     wave_count = max(config.block_m * config.block_n // (64 * 128), 1)
     tensor = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE / TENSOR_EFFICIENCY[wave_count]
-    load = config.stage_bytes / chip.l2_bytes_per_cycle
+    load = config.stage_bytes(problem.scaling) / chip.l2_bytes_per_cycle
     if config.cluster_size > 1:
         load *= MULTICAST_GAIN
         tensor *= CLUSTER_DRAG

@@ -15,11 +15,33 @@ class OutputType(Enum):
     """Element type of the output. Members carry the names of ``fp8gemm::OutputType`` on the device."""
 
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
 
     @property
     def bytes(self) -> int:
         """Bytes of one element."""
-        return 2
+        return 4 if self is OutputType.FLOAT32 else 2
+
+
+class Addend(Enum):
+    """Element type of a term that the epilogue adds: C, or the bias. Members carry the names of ``fp8gemm::Addend``."""
+
+    NONE = "none"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element; 0 where there is no such term."""
+        return {Addend.NONE: 0, Addend.BFLOAT16: 2, Addend.FLOAT32: 4}[self]
+
+
+class Scaling(Enum):
+    """How B is scaled; A has one scale per row and 128 columns. Members carry the names of ``fp8gemm::Scaling``."""
+
+    BLOCK = "1d2d"  # one scale per 128x128 block of B: weights
+    ROW = "1d1d"  # one per row and 128 columns, as A has: weight gradients
 
 
 class StoreKind(Enum):
@@ -31,7 +53,15 @@ class StoreKind(Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """``D[M, N] = A[M, K] B[N, K]^T`` with A scaled 1x128 and B scaled 128x128.
+    """``D[M, N] = A[M, K] B[N, K]^T (+ C[M, N]) (+ bias[N])``.
+
+    Attributes:
+        m, n, k: the sizes.
+        output: element type of D.
+        store: how D can be written.
+        scaling: how B is scaled.
+        c, bias: element types of the terms that are added.
+        batch_invariant: whether the bits of a row of D may depend on nothing but that row of A (and of C), B and bias.
 
     Raises:
         InputError: for an M, N or K that the kernels cannot take.
@@ -42,6 +72,10 @@ class Problem:
     k: int
     output: OutputType = OutputType.BFLOAT16
     store: StoreKind = StoreKind.TMA
+    scaling: Scaling = Scaling.BLOCK
+    c: Addend = Addend.NONE
+    bias: Addend = Addend.NONE
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         if self.m < 0 or self.n < 1 or self.m > 2**31 or self.n >= 2**31 or self.k >= 2**31:
@@ -64,5 +98,6 @@ class Problem:
     @property
     def bytes(self) -> int:
         """The fewest bytes that must move through device memory: each input read once, the output written once."""
-        scales = 4 * self.k_blocks * (self.m + -(-self.n // SCALE_BLOCK))
-        return (self.m + self.n) * self.k + scales + self.m * self.n * self.output.bytes
+        rows_of_scales = self.m + (self.n if self.scaling is Scaling.ROW else -(-self.n // SCALE_BLOCK))
+        inputs = (self.m + self.n) * self.k + 4 * self.k_blocks * rows_of_scales + self.n * self.bias.bytes
+        return inputs + self.m * self.n * (self.output.bytes + self.c.bytes)

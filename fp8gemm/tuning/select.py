@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, lru_cache
 
-from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, candidate_configs
+from fp8gemm.tuning.config import MAX_WAVE_COLS, WAVE_ROWS, TileConfig, candidate_configs
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import predict
-from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 
 
-def select(m: int, n: int, k: int, *, chip: str = "h200") -> TileConfig:
-    """The config that a packed bfloat16 output of this shape is computed with. Needs no GPU.
+def select(m: int, n: int, k: int, *, chip: str = "h200", batch_invariant: bool = False) -> TileConfig:
+    """The config that a packed bfloat16 output of this shape is computed with, B scaled by blocks. Needs no GPU.
 
     Raises:
         InputError: for an impossible shape or an unknown chip.
     """
-    return select_config(Problem(m, n, k), named_chip(chip))
+    return select_config(Problem(m, n, k, batch_invariant=batch_invariant), named_chip(chip))
 
 
 def select_config(problem: Problem, chip: Chip) -> TileConfig:
@@ -30,9 +30,11 @@ def ranked_configs(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
     return _ranked(_rounded(problem), chip)
 
 
-def enumerate_configs(n: int, k: int, max_m: int, *, chip: str = "h200") -> tuple[TileConfig, ...]:
+def enumerate_configs(
+    n: int, k: int, max_m: int, *, chip: str = "h200", batch_invariant: bool = False
+) -> tuple[TileConfig, ...]:
     """Exactly the configs that ``select`` returns for some 0 < M <= max_m, each once, in the order of that M."""
-    choices = config_by_m(Problem(max_m, n, k), named_chip(chip))
+    choices = config_by_m(Problem(max_m, n, k, batch_invariant=batch_invariant), named_chip(chip))
     return tuple(dict.fromkeys(config for _, config in choices))
 
 
@@ -58,7 +60,19 @@ def _ranked(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
     def order(config: TileConfig) -> tuple[bool, float]:
         return not _pays(problem, config, chip), predict(problem, config, chip).total_us
 
-    return tuple(sorted(_candidates(problem.store), key=order))
+    candidates = _candidates(problem.store, problem.output, problem.scaling)
+    if problem.batch_invariant:
+        candidates = tuple(filter(is_batch_invariant, candidates))
+    return tuple(sorted(candidates, key=order))
+
+
+def is_batch_invariant(config: TileConfig) -> bool:
+    """Whether a config is one of those that add up an element of the output in one and the same way, whatever M is.
+
+    All configs promote K blocks in ascending order. What could differ is a block's sum inside the tensor core, whose
+    order is not documented: so these all use one instruction shape, m64n128k32, and K is never split.
+    """
+    return config.wave_cols == MAX_WAVE_COLS
 
 
 def _pays(problem: Problem, config: TileConfig, chip: Chip) -> bool:
@@ -71,5 +85,5 @@ def _pays(problem: Problem, config: TileConfig, chip: Chip) -> bool:
 
 
 @cache
-def _candidates(store: StoreKind) -> tuple[TileConfig, ...]:
-    return tuple(candidate_configs(store))
+def _candidates(store: StoreKind, output: OutputType, scaling: Scaling) -> tuple[TileConfig, ...]:
+    return tuple(candidate_configs(store, output, scaling))

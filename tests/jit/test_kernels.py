@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from fp8gemm.errors import CompileError
-from fp8gemm.families.dense_1d2d import kernel_request
+from fp8gemm.families.dense import kernel_request
 from fp8gemm.headers import include_dir
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.build import build_many
@@ -19,7 +20,7 @@ from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.hopper import CHIPS
-from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import enumerate_configs
 
 REGISTERS = 65536 // 384 // 8 * 8
@@ -54,6 +55,23 @@ COVERAGE = [
     (100, 112, StoreKind.PREDICATED, every_config(StoreKind.PREDICATED)),
     (4096, 128, StoreKind.TMA, every_tile(StoreKind.TMA)),
 ]
+
+
+EPILOGUES = list(itertools.product(OutputType, StoreKind, Addend, Addend))
+SHAPES_OF_EPILOGUES = [(7168, 2048), (576, 144), (2112, 7168), (104, 256), (1024, 512)]
+
+
+@pytest.mark.parametrize("scaling", list(Scaling))
+def test_every_epilogue_leaves_the_accumulators_their_registers(scaling: Scaling, cache: Path) -> None:
+    """Each combination with the largest tiles, which have the fewest registers to spare, and one other in rotation."""
+    requests = []
+    for i, (output, store, c, bias) in enumerate(EPILOGUES):
+        n, k = SHAPES_OF_EPILOGUES[i % len(SHAPES_OF_EPILOGUES)]
+        problem = Problem(1, n, k, output, store, scaling, c, bias)
+        configs = sorted(candidate_configs(store, output, scaling), key=lambda config: -config.block_m * config.block_n)
+        requests += [kernel_request(problem, config) for config in (configs[i % 2 * 3], configs[7 * i % len(configs)])]
+    faults = {artifact.request.label: found for artifact in build_many(requests) if (found := faults_of(artifact))}
+    assert faults == {}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +137,8 @@ def with_constant(request: KernelRequest, **changes: Any) -> KernelRequest:
         ({"block_n": 96}, "must not cross a 128-column block"),
         ({"warpgroups_m": 1}, "one load and two consumer warpgroups"),
         ({"cluster_m": 2, "cluster_n": 2}, "multicast to at most one other"),
+        ({"output": OutputType.FLOAT32, "scaling": Scaling.ROW}, "another size of shared memory"),
+        ({"n": 7169, "c": Addend.FLOAT32, "store": StoreKind.TMA}, "would cross the end of a row"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -6,6 +6,7 @@ A disassembler is needed: ``nvdisasm`` on PATH, from the package nvidia-cuda-nvd
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -18,14 +19,15 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
-from fp8gemm.families.dense_1d2d import kernel_request
+from fp8gemm.families.dense import kernel_request
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.build import build_many
 from fp8gemm.jit.render import ENTRY
 from fp8gemm.tuning.config import TileConfig, candidate_configs
-from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
+FLOAT16, FLOAT32 = OutputType.FLOAT16, OutputType.FLOAT32
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;")
 
 
@@ -35,7 +37,7 @@ class Kernel:
 
     label: str
     config: TileConfig
-    store: StoreKind
+    problem: Problem
     instructions: tuple[str, ...]
 
     def find(self, pattern: str) -> list[str]:
@@ -43,14 +45,10 @@ class Kernel:
         return [text for text in self.instructions if re.match(pattern, text)]
 
     @property
-    def wave_cols(self) -> int:
-        return min(self.config.block_n // self.config.warpgroups_n, 128)
-
-    @property
     def waves(self) -> int:
         """Of one warpgroup and K block."""
         rows = self.config.block_m // self.config.warpgroups_m
-        return rows // 64 * (self.config.block_n // self.config.warpgroups_n // self.wave_cols)
+        return rows // 64 * (self.config.block_n // self.config.warpgroups_n // self.config.wave_cols)
 
 
 def disassemblers() -> Iterator[Path]:
@@ -80,6 +78,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
         (Problem(1, 7168, 2048, store=PREDICATED), config) for config in list(candidate_configs(PREDICATED))[::4]
     ]
     wanted += [(Problem(1, 576, 144), config) for config in list(candidate_configs(TMA))[1::4]]
+    for output, scaling, store in itertools.product((FLOAT16, FLOAT32), Scaling, StoreKind):
+        problem = Problem(1, 7168, 2048, output, store, scaling, Addend.FLOAT32, Addend.BFLOAT16)
+        wanted += [(problem, config) for config in list(candidate_configs(store, output, scaling))[2::5]]
     with settings.scope(cache_dirs=(directory,), trusted_dirs=(), jit="compile"):
         artifacts = build_many([kernel_request(*pair) for pair in wanted])
     cubin = directory / "kernel.cubin"
@@ -96,7 +97,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
         assert listing is not None, label
         instructions = tuple(match[1] for match in _INSTRUCTION.finditer(listing))
         assert len(instructions) > 300, f"{label}: the listing is not understood"
-        return Kernel(label, config, problem.store, instructions)
+        return Kernel(label, config, problem, instructions)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(read, *zip(*wanted, strict=True), artifacts))
@@ -109,10 +110,10 @@ def failing(kernels: list[Kernel], holds: Callable[[Kernel], bool]) -> list[str]
 def test_tensor_cores_are_used_with_the_shape_of_a_wave(kernels: list[Kernel]) -> None:
     def holds(kernel: Kernel) -> bool:
         opcodes = {text.split()[0] for text in kernel.find("QGMMA|HGMMA|IGMMA|BGMMA|HMMA|IMMA|QMMA")}
-        return opcodes == {f"QGMMA.64x{kernel.wave_cols}x32.F32.E4M3.E4M3"}
+        return opcodes == {f"QGMMA.64x{kernel.config.wave_cols}x32.F32.E4M3.E4M3"}
 
     assert failing(kernels, holds) == []
-    assert {kernel.wave_cols for kernel in kernels} == {32, 64, 128}
+    assert {kernel.config.wave_cols for kernel in kernels} == {32, 64, 128}
 
 
 def test_a_wave_is_four_multiplications_of_which_the_first_starts_afresh(kernels: list[Kernel]) -> None:
@@ -132,7 +133,8 @@ def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(ker
     def holds(kernel: Kernel) -> bool:
         loads = kernel.find(r"UTMALDG\.2D")
         shared = [text for text in loads if "MULTICAST" in text.split()[0]]
-        return len(loads) == 3 and len(shared) == kernel.config.cluster_size - 1
+        wanted = 4 if kernel.problem.scaling is Scaling.ROW else 3
+        return len(loads) == wanted and len(shared) == kernel.config.cluster_size - 1
 
     assert failing(kernels, holds) == []
     assert {kernel.config.cluster_size for kernel in kernels} == {1, 2}
@@ -140,8 +142,31 @@ def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(ker
 
 def test_the_output_is_stored_as_asked(kernels: list[Kernel]) -> None:
     def holds(kernel: Kernel) -> bool:
-        tma, staged, direct = (bool(kernel.find(opcode)) for opcode in (r"UTMASTG\.2D", r"STSM\.", r"STG\."))
-        return (tma, staged, direct) == ((True, True, False) if kernel.store is TMA else (False, False, True))
+        tma, direct = bool(kernel.find(r"UTMASTG\.2D")), bool(kernel.find(r"STG\."))
+        by_matrix, by_pair = bool(kernel.find(r"STSM\.")), bool(kernel.find(r"STS\.64"))
+        if kernel.problem.store is PREDICATED:
+            return (tma, direct, by_matrix, by_pair) == (False, True, False, False)
+        wide = kernel.problem.output is FLOAT32
+        return (tma, direct, by_matrix, by_pair) == (True, False, not wide, wide)
+
+    assert failing(kernels, holds) == []
+
+
+def test_outputs_are_rounded_by_the_conversion_of_their_type(kernels: list[Kernel]) -> None:
+    def holds(kernel: Kernel) -> bool:
+        found = {text.split()[0].removesuffix("_RELU") for text in kernel.find(r"F2FP\.")}
+        wanted = {"bfloat16": {"F2FP.BF16.F32.PACK_AB"}, "float16": {"F2FP.F16.F32.PACK_AB"}, "float32": set()}
+        return found == wanted[kernel.problem.output.value]
+
+    assert failing(kernels, holds) == []
+
+
+def test_only_what_is_added_is_loaded_past_tma(kernels: list[Kernel]) -> None:
+    """Scales of blocks are read by the consumers too; scales of rows arrive by TMA."""
+
+    def holds(kernel: Kernel) -> bool:
+        adds = (kernel.problem.c, kernel.problem.bias) != (Addend.NONE, Addend.NONE)
+        return bool(kernel.find(r"LDG\.")) == (adds or kernel.problem.scaling is Scaling.BLOCK)
 
     assert failing(kernels, holds) == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -12,26 +11,15 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.errors import InputError, UnsupportedError
+from fp8gemm.errors import InputError
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import to_mn_major
 from tests import cases
+from tests.calls import Arguments, Call, Change, arguments_of, assert_refused, both, of, plus, poisoned, same_bits
 
 E4M3, BF16 = torch.float8_e4m3fn, torch.bfloat16
 M, N, K = 33, 136, 272  # tails everywhere: two N blocks, three K blocks
 SHAPES = [(1, 1, 16), (7, 100, 112), (64, 128, 128), (M, N, K), (129, 257, 144)]
-
-Call = Callable[..., Tensor]
-Change = Callable[[Tensor], Tensor]
-Arguments = Callable[[cases.Case], dict[str, Any]]
-
-
-def same_bits(left: Tensor, right: Tensor) -> bool:
-    return left.shape == right.shape and torch.equal(left.view(torch.int16), right.contiguous().view(torch.int16))
-
-
-def poisoned(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.full(shape, math.nan, dtype=dtype)
 
 
 @pytest.fixture
@@ -42,14 +30,6 @@ def case() -> cases.Case:
 @pytest.fixture
 def expected(case: cases.Case) -> Tensor:
     return gemm_reference(*case.operands)
-
-
-def call_plan(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **changes: Any) -> Tensor:
-    out = changes.pop("out", None)
-    return fp8gemm.plan(b, scales_b, max_m=max(a.shape[0], 1), **changes)(a, scales_a, out=out)
-
-
-both = pytest.mark.parametrize("call", [fp8gemm.gemm, call_plan], ids=["gemm", "plan"])
 
 
 @both
@@ -111,25 +91,16 @@ def test_no_rows_are_checked_as_well(call: Call, case: cases.Case) -> None:
         call(case.a[:0], case.scales_a[:0], case.b, case.scales_b[:1])
 
 
-def of(name: str, change: Change) -> Arguments:
-    """Operands of which one is changed."""
-    return lambda case: {**operands(case), name: change(operands(case)[name])}
-
-
-def out_of(*shape: int, dtype: torch.dtype = BF16, **options: Any) -> Arguments:
-    return lambda case: {**operands(case), "out": torch.empty(*shape, dtype=dtype, **options)}
-
-
-def operands(case: cases.Case) -> dict[str, Any]:
-    return dict(zip(("a", "scales_a", "b", "scales_b"), case.operands, strict=True))
-
-
 def repitched(pitch: int) -> Change:
     return lambda codes: torch.zeros(codes.shape[0], pitch, dtype=E4M3)[:, : codes.shape[1]]
 
 
 def codes_of(rows: int, columns: int) -> Change:
     return lambda _: torch.zeros(rows, columns, dtype=E4M3)
+
+
+def rows_of(rows: int) -> Change:
+    return lambda _: torch.ones(rows, 3)
 
 
 # What is passed, and what the message must say: expected, found.
@@ -160,21 +131,34 @@ REFUSALS: dict[str, tuple[Arguments, str, str]] = {
     "scales_a on another device": (of("scales_a", lambda s: s.to("meta")), "cpu", "meta"),
     "scales_a that need a gradient": (of("scales_a", lambda s: s.requires_grad_()), "no gradient", "True"),
     "scales_b of another dtype": (of("scales_b", lambda s: s.to(torch.float16)), "float32", "float16"),
-    "scales_b of another shape": (of("scales_b", lambda s: s[:1]), "(2, 3)", "(1, 3)"),
+    "scales_b of another shape": (
+        of("scales_b", lambda s: s[:1]),
+        f"(2, 3) = (ceil(N/128), ceil(K/128)) or ({N}, 3)",
+        "(1, 3)",
+    ),
+    "scales_b of too few rows": (of("scales_b", rows_of(N - 1)), f"or ({N}, 3) = (N, ceil(K/128))", f"({N - 1}, 3)"),
     "scales_b not contiguous": (of("scales_b", lambda s: s.t().contiguous().t()), "contiguous", "(1, 2)"),
     "scales_b on another device": (of("scales_b", lambda s: s.to("meta")), "cpu", "meta"),
-    "out of another shape": (out_of(M, N + 1), f"({M}, {N})", f"({M}, {N + 1})"),
-    "out of another dtype": (out_of(M, N, dtype=torch.float16), "torch.bfloat16", "torch.float16"),
-    "out on another device": (out_of(M, N, device="meta"), "cpu", "meta"),
-    "out that needs a gradient": (out_of(M, N, requires_grad=True), "no gradient", "requires_grad=True"),
-    "out of one row for all": (lambda case: {**operands(case), "out": poisoned(N).expand(M, N)}, "each", "(0, 1)"),
+    "out of another shape": (plus("out", lambda: poisoned(M, N + 1)), f"({M}, {N})", f"({M}, {N + 1})"),
+    "out of another dtype": (
+        plus("out", lambda: poisoned(M, N, dtype=torch.float16), out_dtype=BF16),
+        "torch.bfloat16",
+        "torch.float16",
+    ),
+    "out on another device": (plus("out", lambda: poisoned(M, N).to("meta")), "cpu", "meta"),
+    "out that needs a gradient": (
+        plus("out", lambda: poisoned(M, N).requires_grad_()),
+        "no gradient",
+        "requires_grad=True",
+    ),
+    "out of one row for all": (plus("out", lambda: poisoned(N).expand(M, N)), "each", "(0, 1)"),
     "out with overlapping rows": (
-        lambda case: {**operands(case), "out": poisoned(M * N).as_strided((M, N), (N - 1, 1))},
+        plus("out", lambda: poisoned(M * N).as_strided((M, N), (N - 1, 1))),
         "each element at its own address",
         f"({N - 1}, 1)",
     ),
     "out in the memory of b": (
-        lambda case: {**operands(case), "out": case.b.view(-1)[: 2 * M * N].view(BF16).view(M, N)},
+        lambda case: {**arguments_of(case), "out": case.b.view(-1)[: 2 * M * N].view(BF16).view(M, N)},
         "memory of its own",
         "b occupies",
     ),
@@ -190,11 +174,7 @@ def test_a_bad_operand_is_refused_by_what_was_expected_and_what_came(
     found: str,
     case: cases.Case,
 ) -> None:
-    with pytest.raises(InputError) as caught:
-        call(**change(case))
-    message = str(caught.value)
-    assert "expected" in message and wanted in message and found in message, message
-    assert isinstance(caught.value, ValueError)
+    assert_refused(call, change(case), wanted, found)
 
 
 def test_gradients_do_not_matter_where_none_are_recorded(case: cases.Case, expected: Tensor) -> None:
@@ -204,78 +184,22 @@ def test_gradients_do_not_matter_where_none_are_recorded(case: cases.Case, expec
 
 
 @both
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_an_output_dtype_without_a_kernel_is_unsupported(call: Call, dtype: torch.dtype, case: cases.Case) -> None:
-    with pytest.raises(UnsupportedError, match=f"expected one of torch.bfloat16, got {dtype}") as caught:
-        call(*case.operands, out_dtype=dtype)
-    assert isinstance(caught.value, NotImplementedError)
-
-
-@both
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float64, E4M3])
 def test_an_output_dtype_outside_the_contract_is_bad_input(call: Call, dtype: torch.dtype, case: cases.Case) -> None:
-    with pytest.raises(InputError, match=f"expected one of torch.bfloat16, got {dtype}"):
+    wanted = f"expected one of torch.bfloat16, torch.float16, torch.float32, got {dtype}"
+    with pytest.raises(InputError, match=wanted):
         call(*case.operands, out_dtype=dtype)
+    with pytest.raises(InputError, match=wanted):
+        call(*case.operands, out=torch.empty(M, N, dtype=dtype), out_dtype=dtype)
 
 
-@both
-def test_an_output_dtype_is_refused_the_same_with_an_output(call: Call, case: cases.Case) -> None:
-    with pytest.raises(UnsupportedError, match="expected one of torch.bfloat16, got torch.float16"):
-        call(*case.operands, out=torch.empty(M, N, dtype=torch.float16), out_dtype=torch.float16)
-
-
-@pytest.mark.parametrize("max_m", [0, -1, 2**20 + 1])
-def test_a_plan_for_too_few_or_many_rows_is_refused(max_m: int, case: cases.Case) -> None:
-    with pytest.raises(InputError, match=f"max_m: expected 1 to 1048576, got {max_m}"):
-        fp8gemm.plan(case.b, case.scales_b, max_m=max_m)
-
-
-def test_a_plan_serves_up_to_max_m_rows_and_no_more(case: cases.Case, expected: Tensor) -> None:
-    plan = fp8gemm.plan(case.b, case.scales_b, max_m=M - 1)
-    for m in (0, 1, M - 1):
-        assert same_bits(plan(case.a[:m], case.scales_a[:m]), expected[:m])
-    with pytest.raises(InputError, match=f"at most max_m = {M - 1} rows, got {M}"):
-        plan(case.a, case.scales_a)
-
-
-def test_a_plan_follows_its_weight(case: cases.Case, expected: Tensor) -> None:
-    plan = fp8gemm.plan(case.b, case.scales_b, max_m=M)
-    assert same_bits(plan(case.a, case.scales_a), expected)
-    other = cases.signed(M, N, K, seed=cases.fresh_seed())
-    case.b.data, case.scales_b.data = other.b, other.scales_b
-    moved = gemm_reference(case.a, case.scales_a, other.b, other.scales_b)
-    assert not same_bits(moved, expected)
-    assert same_bits(plan(case.a, case.scales_a), moved)
-    other.b.zero_()
-    assert not plan(case.a, case.scales_a).any()
-
-
-MOVES: dict[str, tuple[Change, str]] = {
-    "K no longer contiguous": (lambda b: b.t().contiguous().t(), "K contiguous"),
-    "another dtype": (lambda b: b.float(), "float8_e4m3fn"),
-    "fewer blocks of rows": (lambda b: b[:8].clone(), r"\(1, 3\)"),
-    "fewer blocks of rows, in place": (lambda b: b[:8], r"\(1, 3\)"),
-    "another K": (lambda b: b[:, :128].contiguous(), r"\(2, 1\)"),
-}
-
-
-@pytest.mark.parametrize(("move", "message"), MOVES.values(), ids=MOVES)
-def test_a_weight_that_moved_into_a_bad_one_is_noticed_each_time(move: Change, message: str, case: cases.Case) -> None:
-    plan = fp8gemm.plan(case.b, case.scales_b, max_m=M)
-    plan(case.a, case.scales_a)
-    case.b.data = move(case.b)
-    for _ in range(2):
-        with pytest.raises(InputError, match=message):
-            plan(case.a, case.scales_a)
-
-
-def test_a_weight_that_changed_its_layout_in_place_is_noticed() -> None:
-    """Its address alone does not tell."""
-    case = cases.signed(M, 256, 256, seed=cases.fresh_seed())
-    plan = fp8gemm.plan(case.b, case.scales_b, max_m=M)
-    case.b.data = case.b.t()
-    with pytest.raises(InputError, match="K contiguous"):
-        plan(case.a, case.scales_a)
+def test_an_output_says_its_dtype_itself(case: cases.Case) -> None:
+    for dtype in (torch.float16, torch.float32):
+        out = poisoned(M, N, dtype=dtype)
+        assert fp8gemm.gemm(*case.operands, out=out) is out
+        assert same_bits(out, gemm_reference(*case.operands, out_dtype=dtype)), case
+    with pytest.raises(InputError, match="out_dtype: expected one of .*, got torch.int32"):
+        fp8gemm.gemm(*case.operands, out=torch.empty(M, N, dtype=torch.int32))
 
 
 @pytest.fixture

@@ -6,51 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from fp8gemm.reference import gemm_reference
 from tests import cases
 from tests.cases import Case
 from tests.numerics import Report, check
+from tests.simulation import float32_kernel, simulate_kernel
 
 SHAPES = [(1, 8, 16), (7, 100, 112), (65, 576, 512), (129, 200, 1040), (16, 130, 7168)]
-
-
-def add_like_a_tensor_core(total: Tensor, products: Tensor) -> Tensor:
-    """`total + sum of products` with every term cut to 13 fraction bits below the largest one's exponent."""
-    terms = torch.cat([total[..., None], products], dim=-1)
-    _, exponent = torch.frexp(terms.abs().amax(dim=-1, keepdim=True))
-    unit = torch.exp2(exponent.to(torch.float64) - 14)
-    return ((terms / unit).trunc() * unit).sum(dim=-1)
-
-
-def simulate_kernel(case: Case, *, out_dtype: torch.dtype = torch.bfloat16, promote: bool = True) -> Tensor:
-    """A kernel's arithmetic, 32 of K at a time; without `promote`, all of K stays in the tensor core's accumulators.
-
-    That omission ignores the scales as well, so it takes a case whose scales are all one.
-    """
-    a, b = case.a.to(torch.float64), case.b.to(torch.float64)
-    column_scales = case.scales_b.repeat_interleave(128, dim=0)[: b.shape[0]]
-    total = torch.zeros(a.shape[0], b.shape[0])
-    tensor_core = torch.zeros_like(total, dtype=torch.float64)
-    for k in range(0, a.shape[1], 32):
-        tensor_core = add_like_a_tensor_core(tensor_core, a[:, None, k : k + 32] * b[None, :, k : k + 32])
-        if promote and (k % 128 == 96 or k + 32 >= a.shape[1]):
-            scale = torch.outer(case.scales_a[:, k // 128], column_scales[:, k // 128])
-            total = (scale.to(torch.float64) * tensor_core + total).to(torch.float32)
-            tensor_core.zero_()
-    return (total if promote else tensor_core).to(out_dtype)
-
-
-def float32_kernel(case: Case, *, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Block sums and their scaled sum in float32: cheaper than `simulate_kernel`, and a little more precise."""
-    column_scales = case.scales_b.repeat_interleave(128, dim=0)[: case.b.shape[0]]
-    total = torch.zeros(case.a.shape[0], case.b.shape[0])
-    for block in range(case.scales_a.shape[1]):
-        ks = slice(block * 128, block * 128 + 128)
-        sums = case.a[:, ks].float() @ case.b[:, ks].float().T
-        total.addcmul_(sums, torch.outer(case.scales_a[:, block], column_scales[:, block]))
-    return total.to(out_dtype)
 
 
 @pytest.fixture

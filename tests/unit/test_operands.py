@@ -1,4 +1,4 @@
-"""What TMA can address: which outputs it may store, and which activation scales must be copied for it first."""
+"""What TMA can address: which outputs it may store, and which scales of rows must be copied for it first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fp8gemm.errors import InputError, UnsupportedError
-from fp8gemm.operands import output_type, store_kind, tma_scales
+from fp8gemm.errors import InputError
+from fp8gemm.operands import addend, check_b, output_type, store_kind, tma_scales
 from fp8gemm.scales import empty_mn_major, is_mn_major, mn_major_pitch
-from fp8gemm.tuning.problem import OutputType, StoreKind
+from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
 
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 
@@ -32,7 +32,8 @@ def strided(shape: tuple[int, int], strides: tuple[int, int], *, base: int = 0, 
         ((5, 64), (64, 1), 0, TMA),
         ((5, 8), (8, 1), 0, TMA),
         ((5, 100), (100, 1), 0, PREDICATED),  # a pitch of 200 bytes
-        ((5, 100), (104, 1), 0, TMA),
+        ((5, 100), (104, 1), 0, PREDICATED),  # TMA would write four elements past the end of each row
+        ((5, 104), (112, 1), 0, TMA),
         ((5, 64), (72, 1), 0, TMA),
         ((5, 64), (65, 1), 0, PREDICATED),
         ((5, 64), (68, 1), 0, PREDICATED),
@@ -46,8 +47,8 @@ def strided(shape: tuple[int, int], strides: tuple[int, int], *, base: int = 0, 
         ((1, 100), (104, 1), 0, PREDICATED),
         ((1, 100), (100, 1), 1, PREDICATED),
         ((1, 64), (128, 2), 0, PREDICATED),
-        ((5, 1), (8, 1), 0, TMA),
-        ((5, 1), (8, 77), 0, TMA),  # of one column the step means nothing
+        ((5, 1), (8, 1), 0, PREDICATED),
+        ((5, 8), (8, 77), 0, PREDICATED),
         ((5, 1), (1, 1), 0, PREDICATED),
         ((1, 8), (3, 1), 0, TMA),
         ((1, 1), (3, 5), 0, PREDICATED),
@@ -59,8 +60,45 @@ def test_store_kind(shape: tuple[int, int], strides: tuple[int, int], base: int,
 
 
 def test_store_kind_counts_bytes_and_not_elements() -> None:
-    for pitch, kind in ((4, TMA), (6, PREDICATED), (2, PREDICATED), (8, TMA)):
-        assert store_kind(strided((3, 2), (pitch, 1), dtype=torch.float32)) is kind
+    for pitch, kind in ((4, TMA), (6, PREDICATED), (8, TMA), (10, PREDICATED)):
+        assert store_kind(strided((3, 4), (pitch, 1), dtype=torch.float32)) is kind
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("shape", "strides", "base", "kind"),
+    [
+        ((5, 64), (64, 1), 0, TMA),
+        ((5, 64), (66, 1), 0, TMA),
+        ((5, 64), (64, 1), 2, TMA),
+        ((5, 64), (0, 1), 0, TMA),
+        ((5, 64), (65, 1), 0, PREDICATED),
+        ((5, 64), (64, 1), 1, PREDICATED),
+        ((5, 64), (128, 2), 0, PREDICATED),
+        ((5, 64), (64, 0), 0, PREDICATED),
+        ((64, 64), (1, 64), 0, PREDICATED),
+        ((1, 64), (65, 1), 0, TMA),  # of one row the pitch means nothing
+        ((1, 64), (64, 1), 3, PREDICATED),
+    ],
+)
+def test_a_store_by_tma_needs_a_c_that_can_be_read_in_pairs(
+    shape: tuple[int, int], strides: tuple[int, int], base: int, kind: StoreKind, dtype: torch.dtype
+) -> None:
+    c = strided(shape, strides, base=base, dtype=dtype)
+    out = strided(shape, (64, 1), dtype=torch.float32)
+    assert store_kind(out) is TMA
+    assert store_kind(out, c) is kind
+    assert store_kind(strided(shape, (64, 1), base=1, dtype=torch.float32), c) is PREDICATED
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_packed_c_never_keeps_tma_from_a_new_output(dtype: torch.dtype) -> None:
+    """What plans rely on when they bind kernels."""
+    for rows in (1, 3):
+        for columns in range(1, 40):
+            out = torch.empty(rows, columns, dtype=dtype)
+            for c_dtype in (torch.bfloat16, torch.float32):
+                assert store_kind(out, torch.empty(rows, columns, dtype=c_dtype)) is store_kind(out)
 
 
 def readable_by_tma(scales: Tensor) -> bool:
@@ -138,11 +176,38 @@ def test_no_rows_of_scales() -> None:
 
 
 def test_output_types() -> None:
-    assert output_type(torch.bfloat16) is OutputType.BFLOAT16
-    for dtype, error in (
-        (torch.float16, UnsupportedError),
-        (torch.float32, UnsupportedError),
-        (torch.int8, InputError),
-    ):
-        with pytest.raises(error, match=f"expected one of torch.bfloat16, got {dtype}"):
+    for kernel in OutputType:
+        assert output_type(getattr(torch, kernel.value)) is kernel
+    for dtype in (torch.int8, torch.float64, torch.float8_e4m3fn):
+        with pytest.raises(
+            InputError, match=f"expected one of torch.bfloat16, torch.float16, torch.float32, got {dtype}"
+        ):
             output_type(dtype)
+
+
+def test_addends() -> None:
+    assert addend("c_dtype", None) is Addend.NONE
+    assert addend("c_dtype", torch.bfloat16) is Addend.BFLOAT16 and addend("c_dtype", torch.float32) is Addend.FLOAT32
+    for dtype in (torch.int8, torch.float16, torch.float64):
+        with pytest.raises(InputError, match=f"c_dtype: expected one of torch.bfloat16, torch.float32, got {dtype}"):
+            addend("c_dtype", dtype)
+
+
+@pytest.mark.parametrize(
+    ("n", "shape", "strides", "scaling"),
+    [
+        (300, (3, 2), (2, 1), Scaling.BLOCK),
+        (300, (300, 2), (2, 1), Scaling.ROW),
+        (300, (300, 2), (1, 300), Scaling.ROW),
+        (300, (300, 2), (0, 0), Scaling.ROW),
+        (2, (1, 2), (2, 1), Scaling.BLOCK),
+        (2, (2, 2), (2, 1), Scaling.ROW),
+        (1, (1, 2), (2, 1), Scaling.BLOCK),
+        (1, (1, 2), (1, 4), Scaling.ROW),  # a weight of one row, quantised as activations are
+    ],
+)
+def test_the_scales_of_b_tell_the_scaling(
+    n: int, shape: tuple[int, int], strides: tuple[int, int], scaling: Scaling
+) -> None:
+    b = torch.zeros(n, 144).to(torch.float8_e4m3fn)
+    assert check_b(b, strided(shape, strides, dtype=torch.float32)) is scaling

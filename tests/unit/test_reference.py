@@ -20,6 +20,7 @@ from fp8gemm.reference import (
     round_to_nearest_even,
 )
 from fp8gemm.scales import to_mn_major
+from fp8gemm.tuning.problem import Scaling
 from tests import cases
 
 E4M3 = torch.float8_e4m3fn
@@ -37,6 +38,9 @@ def exact_gemm(case: cases.Case) -> list[list[Fraction]]:
     """The contract in fractions; a product of two float32 fits a double, so `float32` of it rounds once."""
     a, b = case.a.double().tolist(), case.b.double().tolist()
     scales_a, scales_b = case.scales_a.tolist(), case.scales_b.tolist()
+    rows_per_scale = 1 if len(scales_b) == len(b) else 128
+    c = [[0.0] * len(b)] * len(a) if case.c is None else case.c.tolist()
+    bias = [0.0] * len(b) if case.bias is None else case.bias.tolist()
     rows = []
     for m, row in enumerate(a):
         rows.append([])
@@ -44,40 +48,59 @@ def exact_gemm(case: cases.Case) -> list[list[Fraction]]:
             products = [Fraction(x) * Fraction(y) for x, y in zip(row, column, strict=True)]
             rows[-1].append(
                 sum(
-                    Fraction(float32(scales_a[m][block] * scales_b[n // 128][block]))
+                    Fraction(float32(scales_a[m][block] * scales_b[n // rows_per_scale][block]))
                     * sum(products[128 * block : 128 * block + 128])
                     for block in range(len(scales_a[m]))
                 )
+                + Fraction(c[m][n])
+                + Fraction(bias[n])
             )
     return rows
 
 
+KINDS = [
+    {},
+    {"scaling": Scaling.ROW},
+    {"c": torch.bfloat16, "bias": torch.float32},
+    {"scaling": Scaling.ROW, "c": torch.float32, "bias": torch.bfloat16},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 16), (3, 5, 144), (2, 130, 272)])
-def test_against_exact_fractions(shape):
-    case = cases.signed(*shape, seed=cases.fresh_seed())
+def test_against_exact_fractions(shape, kind):
+    case = cases.signed(*shape, seed=cases.fresh_seed(), **kind)
     exact = exact_gemm(case)
-    out = gemm_reference(*case.operands, out_dtype=torch.float64)
-    magnitude = gemm_magnitude(*case.operands)
+    out = gemm_reference(*case.operands, **case.epilogue, out_dtype=torch.float64)
+    magnitude = gemm_magnitude(*case.operands, **case.epilogue)
     for m, row in enumerate(exact):
         for n, value in enumerate(row):
             error = abs(Fraction(out[m, n].item()) - value)
             assert error <= Fraction(magnitude[m, n].item()) * Fraction(2) ** -50, f"{case}: [{m}, {n}]"
 
 
-@pytest.mark.parametrize("maker", [cases.small_integers, cases.distinct_scales])
-def test_exact_data_against_exact_fractions(maker):
-    case = maker(4, 140, 272, seed=cases.fresh_seed())
+@pytest.mark.parametrize(
+    ("maker", "kind"),
+    [
+        *((cases.small_integers, kind) for kind in KINDS),
+        *((cases.distinct_scales, kind) for kind in KINDS[:2]),
+    ],
+)
+def test_exact_data_against_exact_fractions(maker, kind):
+    case = maker(4, 140, 272, seed=cases.fresh_seed(), **kind)
     exact = [[float(value) for value in row] for row in exact_gemm(case)]
-    assert gemm_reference(*case.operands, out_dtype=torch.float64).tolist() == exact, str(case)
+    assert gemm_reference(*case.operands, **case.epilogue, out_dtype=torch.float64).tolist() == exact, str(case)
 
 
-def test_magnitude_is_the_sum_of_absolute_terms():
-    case = cases.signed(3, 140, 272, seed=cases.fresh_seed())
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_magnitude_is_the_sum_of_absolute_terms(kind):
+    case = cases.signed(3, 140, 272, seed=cases.fresh_seed(), **kind)
     negative = (case.a, -case.scales_a, case.b, case.scales_b)
     absolute = (case.a.float().abs().to(E4M3), case.scales_a, case.b.float().abs().to(E4M3), case.scales_b)
-    expected = gemm_reference(*absolute, out_dtype=torch.float64)
-    assert torch.equal(gemm_magnitude(*case.operands), expected), str(case)
-    assert torch.equal(gemm_magnitude(*negative), expected), str(case)
+    absolute_terms = {name: term.abs() for name, term in case.epilogue.items()}
+    expected = gemm_reference(*absolute, **absolute_terms, out_dtype=torch.float64)
+    assert torch.equal(gemm_magnitude(*case.operands, **case.epilogue), expected), str(case)
+    assert torch.equal(gemm_magnitude(*negative, **case.epilogue), expected), str(case)
 
 
 def test_all_pairs_of_codes():
@@ -238,6 +261,14 @@ def operands(**changes: Tensor) -> dict[str, Tensor]:
         ({"scales_a": torch.ones(4, 1)}, "scales_a: expected shape \\(4, 2\\).*got \\(4, 1\\)"),
         ({"scales_a": torch.ones(4, 2).bfloat16()}, "scales_a: expected torch.float32, got torch.bfloat16"),
         ({"scales_b": torch.ones(2, 1)}, "scales_b: expected shape \\(2, 2\\), one scale per 128x128 block of 200x144"),
+        ({"scales_b": torch.ones(199, 2)}, "or \\(200, 2\\), one per row, got \\(199, 2\\)"),
+        ({"scales_b": torch.ones(200, 3)}, "scales_b: expected shape \\(200, 2\\), one scale per 1x128 block"),
+        ({"c": torch.zeros(4, 200).half()}, "c: expected torch.bfloat16 or torch.float32, got torch.float16"),
+        ({"c": torch.zeros(200, 4)}, "c: expected shape \\(4, 200\\), got \\(200, 4\\)"),
+        ({"c": torch.zeros(4, 200, device="meta")}, "c: expected the device of a, cpu, got meta"),
+        ({"bias": torch.zeros(200).double()}, "bias: expected torch.bfloat16 or torch.float32, got torch.float64"),
+        ({"bias": torch.zeros(1, 200)}, "bias: expected shape \\(200,\\), got \\(1, 200\\)"),
+        ({"bias": torch.zeros(200, device="meta")}, "bias: expected the device of a, cpu, got meta"),
         ({"b": torch.zeros(200, 144, dtype=E4M3, device="meta")}, "expected one device, got cpu and meta"),
         ({"scales_b": torch.ones(2, 2, device="meta")}, "scales_b: expected the device of its codes, cpu, got meta"),
     ],

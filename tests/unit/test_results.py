@@ -1,15 +1,189 @@
-"""The README shows what was measured, not what somebody typed."""
+"""The pages show what was measured, not what somebody typed."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+H200: dict[str, Any] = {"gpu": "NVIDIA H200", "date": "2026-01-02"}
 
 
-def test_the_readme_shows_the_results_in_the_repository() -> None:
+def load_results() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results", ROOT / "scripts" / "results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["results"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+results = load_results()
+
+
+def test_the_pages_show_the_results_in_the_repository() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "results.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def draw(name: str, result: dict[str, Any]) -> str:
+    lines = results.SECTIONS[name].draw(result)
+    assert not [line for line in lines if "\n" in line or line != line.rstrip()]
+    columns = 0
+    for line in lines:  # the cells of a table are as many in every line
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("| ") else 0
+        assert not cells or not columns or cells == columns, line
+        columns = cells
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with one result file."""
+    folder = tmp_path / "docs" / "results"
+    folder.mkdir(parents=True)
+    start = {"m": 1, "n": 2, "k": 16, "cold_ms": 570.4, "warm_ms": 39.0, "seed": 7}
+    (folder / "coldstart-h200.json").write_text(json.dumps(start))
+    return tmp_path
+
+
+BEGIN, END = "<!-- results:coldstart:begin -->", "<!-- results:coldstart:end -->"
+
+
+@pytest.mark.parametrize(
+    ("page", "link"), [("README.md", "docs/results/coldstart-h200.json"), ("docs/a.md", "results/coldstart-h200.json")]
+)
+def test_what_is_between_two_markers_is_drawn_and_the_rest_is_left(root, page, link) -> None:
+    drawn = results.redrawn(f"before\n{BEGIN}\nstale\n{END}\nbetween\n{BEGIN}{END} after\n", page, root)
+    section = (
+        f"{BEGIN}\nFrom `import fp8gemm` to the first result, 1x2x16, with torch imported and its context made before: "
+        f"570 ms with an empty cache, 39 ms with a warm one.\n\nAll figures: [`{link}`]({link}), seed 7.\n{END}"
+    )
+    assert drawn == f"before\n{section}\nbetween\n{section} after\n"
+    assert results.redrawn(drawn, page, root) == drawn
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (f"{BEGIN}\n", "coldstart begins and does not end"),
+        (f"{END}\n", "does not pair up"),
+        (f"{BEGIN}{BEGIN}{END}", "does not pair up"),
+        (f"{BEGIN}<!-- results:gates:end -->", "does not pair up"),
+        ("<!-- results:nonsense:begin -->", "expected results:NAME with one of bench, .*, got nonsense"),
+        ("<!-- results:gates:begin --><!-- results:gates:end -->", "docs/results/gates-h200.json, which is missing"),
+    ],
+)
+def test_a_page_that_cannot_be_drawn_says_why(root, text, complaint) -> None:
+    with pytest.raises(results.PageError, match=complaint) as caught:
+        results.redrawn(text, "README.md", root)
+    assert str(caught.value).startswith("README.md: ")
+
+
+def test_check_fails_for_an_old_page_and_a_run_renews_it(root, monkeypatch, capsys) -> None:
+    for name, value in (("ROOT", root), ("PAGES", ("a.md", "b.md"))):
+        monkeypatch.setattr(results, name, value)
+    monkeypatch.setattr(results.redrawn, "__defaults__", (root,))
+    old = f"{BEGIN}\nstale\n{END}\n"
+    (root / "a.md").write_text("<!-- results:gates:begin --><!-- results:gates:end -->")
+    (root / "b.md").write_text(old)
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["results.py", *arguments])
+        return results.main(), capsys.readouterr().err.splitlines()
+
+    code, complaints = run("--check")
+    assert code == 1 and "gates-h200.json, which is missing" in complaints[0]
+    assert complaints[1] == "results: b.md does not show docs/results; run scripts/results.py"
+    assert (root / "b.md").read_text() == old
+    code, complaints = run()
+    assert code == 1 and len(complaints) == 1, "a page that cannot be drawn hides no other"
+    assert "570 ms" in (root / "b.md").read_text()
+    (root / "a.md").write_text("nothing to draw\n")
+    assert run("--check") == (0, [])
+
+
+def test_batch_invariance_costs_the_geometric_mean_and_the_worst_shape() -> None:
+    def row(m: int, n: int, **us: float) -> dict[str, Any]:
+        return {"m": m, "n": n, "k": 128, "us": us}
+
+    rows = [row(1, 256, fp8gemm=10, invariant=20), row(1, 512, fp8gemm=10, invariant=5)]
+    rows += [row(64, 256, fp8gemm=10, invariant=11), row(64, 512, fp8gemm=10)]
+    text = draw("batch_invariant", {**H200, "torch": "2.11", "method": "medians", "rows": rows})
+    assert text.startswith("NVIDIA H200, 2026-01-02, torch 2.11. Medians.\n")
+    assert "| 1 | 1.00 | 2.00 | 256 x 128 |" in text and "| 64 | 1.10 | 1.10 | 256 x 128 |" in text
+    assert text.endswith("Worst of all: 1x256x128, 20.0 against 10.0 µs.")
+
+
+def test_gates_are_drawn_by_gate_data_and_output() -> None:
+    def worst(gate: str, data: str, output: str, figure: float, limit: float) -> dict[str, Any]:
+        return {"gate": gate, "data": data, "output": output, "worst": figure, "limit": limit, "case": f"a {output}"}
+
+    rows = [
+        worst("rms row", "signed", "bfloat16", 2.06e-3, 2.5e-3),
+        worst("rms row", "signed", "float32", 2.7e-4, 3e-4),
+        worst("exact", "exact", "bfloat16", 0.0, 0.0),
+    ]
+    text = draw("gates", {**H200, "seed": 1, "cases": 1234, "seconds": 61.26, "worst": rows})
+    assert "1 234 cases in 61.3 s" in text
+    assert "| rms row | signed | 2.06e-3 of 2.5e-3 | 2.70e-4 of 3e-4 | a float32, float32 |" in text
+    assert "| exact | exact | 0 | - | - |" in text
+
+
+def test_a_mutant_that_no_test_caught_stands_out() -> None:
+    def mutant(name: str, result: str, **more: Any) -> dict[str, Any]:
+        fields = {"what": f"the {name}", "files": ["a.cuh"], "caught_by": None, "how": None, "result": result}
+        return {"name": name, "reason": None, **fields, **more}
+
+    caught = mutant("fence", "caught", caught_by=["t::a", "t::b"], how="a|b")
+    unseen = mutant("sleep", "not observable", reason="it only sleeps")
+    control = mutant("control", "survived", files=[])
+    text = draw("mutations", {**H200, "mutants": [caught, unseen, control]})
+    assert "1 of 2 mutants caught, 1 not observable." in text and "Missed" not in text
+    assert "| fence | the fence | `t::a`, `t::b` | a\\|b |" in text
+    assert "- sleep (the sleep): it only sleeps" in text and text.endswith("Controls: the control: survived.")
+    text = draw("mutations", {**H200, "mutants": [caught, mutant("tile", "survived")]})
+    assert "1 of 2 mutants caught" in text and text.endswith("**Missed by every test:**\n\n- tile (the tile): survived")
+
+
+def test_faults_are_one_row_each() -> None:
+    fault = {"number": 14, "what": "K iterations", "tests": ["t::a"], "seconds": 4000.2, "result": "passed"}
+    assert "| 14 | K iterations | `t::a` | 1:06:40 | passed |" in draw("faults", {**H200, "faults": [fault]})
+
+
+def test_what_the_sanitizer_found_is_not_hidden_by_what_was_clean() -> None:
+    def finding(tool: str, kernel: str, shape: str, status: str = "clean") -> dict[str, Any]:
+        return {"tool": tool, "kernel": kernel, "shape": shape, "status": status}
+
+    found = [finding("memcheck", "dense", "1x2x3"), finding("memcheck", "dense", "4x5x6")]
+    found += [finding("racecheck", "dense", "1x2x3"), finding("racecheck", "dense", "4x5x6", "2 errors")]
+    found += [finding("memcheck", "row", "1x2x3")]
+    text = draw("sanitize", {**H200, "findings": found, "limits": "No TMA."})
+    assert "| dense | clean, 2 shapes | 4x5x6: 2 errors |" in text and "| row | clean, 1 shape | - |" in text
+    assert text.endswith("\n\nNo TMA.")
+
+
+@pytest.mark.parametrize(("wrong", "outcome"), [(0, ": no hang and no wrong result."), (2, "0 hangs and 2 wrong")])
+def test_stress_is_one_sentence(wrong: int, outcome: str) -> None:
+    figures = {"launches": 100000, "kernels": ["a", "b"], "shapes": 30, "seconds": 90, "hangs": 0, "wrong": wrong}
+    text = draw("stress", {**H200, **figures})
+    assert text.startswith("100 000 launches of 2 kernels on 30 shapes in 90 s: ") and outcome in text
+
+
+@pytest.mark.parametrize(
+    ("value", "small", "limit"),
+    [(0.0, "0", "0"), (2.5e-3, "2.50e-3", "2.5e-3"), (1.0, "1.00e0", "1e0"), (1.0587e-3, "1.06e-3", "1.06e-3")],
+)
+def test_figures_are_short(value: float, small: str, limit: str) -> None:
+    from result_tables import markdown  # on the path since scripts/results.py was loaded
+
+    assert (markdown.small(value), markdown.limit(value)) == (small, limit)

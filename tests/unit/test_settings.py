@@ -14,7 +14,9 @@ from fp8gemm.settings import Settings, from_environment
 
 
 def test_an_empty_environment_gives_the_defaults_and_no_cache() -> None:
-    assert from_environment({}) == Settings(cache_dirs=(), trusted_dirs=(), jit="compile", backend="auto", num_sms=None)
+    assert from_environment({}) == Settings(
+        cache_dirs=(), trusted_dirs=(), jit="compile", backend="auto", num_sms=None, batch_invariant=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,10 +50,19 @@ def test_every_other_variable_is_read() -> None:
             "FP8GEMM_JIT": "nearest",
             "FP8GEMM_BACKEND": "reference",
             "FP8GEMM_NUM_SMS": "100",
+            "FP8GEMM_BATCH_INVARIANT": "1",
         }
     )
     assert found.trusted_dirs == (Path("/x"), Path("/y"))
     assert (found.jit, found.backend, found.num_sms) == ("nearest", "reference", 100)
+    assert found.batch_invariant is True
+
+
+@pytest.mark.parametrize(
+    ("value", "meaning"), [("1", True), ("true", True), ("0", False), ("false", False), ("", False)]
+)
+def test_a_switch_is_on_or_off(value: str, meaning: bool) -> None:
+    assert from_environment({"FP8GEMM_BATCH_INVARIANT": value}).batch_invariant is meaning
 
 
 @pytest.mark.parametrize(
@@ -63,6 +74,9 @@ def test_every_other_variable_is_read() -> None:
         ("FP8GEMM_NUM_SMS", "-4", "a positive integer"),
         ("FP8GEMM_NUM_SMS", "1_32", "a positive integer"),
         ("FP8GEMM_NUM_SMS", "all", "a positive integer"),
+        ("FP8GEMM_BATCH_INVARIANT", "yes", "one of 1, true, 0, false"),
+        ("FP8GEMM_BATCH_INVARIANT", "True", "one of 1, true, 0, false"),
+        ("FP8GEMM_BATCH_INVARIANT", "2", "one of 1, true, 0, false"),
         ("FP8GEMM_CACHE_DIR", "~nobody-of-this-name/x", "paths that can be made absolute"),
     ],
 )
@@ -73,7 +87,17 @@ def test_a_bad_value_names_the_variable_what_is_allowed_and_what_came(variable: 
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("changes", [{"num_sms": True}, {"num_sms": 1.0}, {"cache_dirs": "/one"}, {"jit": None}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_sms": True},
+        {"num_sms": 1.0},
+        {"cache_dirs": "/one"},
+        {"jit": None},
+        {"batch_invariant": 1},
+        {"batch_invariant": "true"},
+    ],
+)
 def test_a_scope_refuses_what_the_environment_would(changes: dict[str, object]) -> None:
     with pytest.raises(InputError), settings.scope(**changes):
         pass

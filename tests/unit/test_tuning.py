@@ -38,7 +38,7 @@ BROKEN = {
     "block_n = 512 exceeds": (TileConfig(64, 512, 2, warpgroups_m=1, warpgroups_n=2), TMA),
     "cluster": (replace(LEGAL, cluster_m=2, cluster_n=2), TMA),
     "cluster has one or two CTAs, not 1 x 3": (replace(LEGAL, cluster_n=3), TMA),
-    "accumulators": (TileConfig(256, 256, 2), PREDICATED),
+    "registers for promotion": (TileConfig(256, 256, 2), PREDICATED),
     "1 stages": (replace(LEGAL, stages=1), TMA),
     "bytes of shared memory": (replace(LEGAL, stages=6), TMA),
 }
@@ -89,7 +89,7 @@ def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
         output = 2 * config.block_m * config.block_n if store is TMA else 0
         least = config.stages * (stage + 16) + output
         assert least <= shared_bytes(config, store) < least + 4096
-        assert config.stage_bytes == stage
+        assert config.stage_bytes() == stage
         assert config.threads == 384
 
 

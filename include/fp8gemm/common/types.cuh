@@ -23,7 +23,16 @@ using uint64_t = unsigned long long;
 static_assert(sizeof(uint16_t) == 2 && sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "unexpected data model");
 
 /// What the output is made of.
-enum class OutputType { kBfloat16 };
+enum class OutputType { kBfloat16, kFloat16, kFloat32 };
+
+/// What a term that the epilogue adds (C, the bias) is made of.
+enum class Addend { kNone, kBfloat16, kFloat32 };
+
+/// How B is scaled; A always has one scale per row and 128 columns of K.
+enum class Scaling {
+    kBlock,  ///< one scale per 128x128 block of B
+    kRow,    ///< one per row and 128 columns of K, as A has
+};
 
 /// How the output reaches global memory.
 enum class StoreKind {

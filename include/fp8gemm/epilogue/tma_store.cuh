@@ -1,11 +1,20 @@
-// Epilogue: registers -> shared memory (stmatrix) -> global memory (TMA), the last step by a warp of its own.
+// Epilogue: registers -> shared memory -> global memory (TMA), the last step by a warp of its own.
 //
-// A consumer warpgroup converts its accumulators into a staging tile and goes on with the next tile at once; the store
-// warp that serves it waits for the staging tile, issues the copies and hands the tile back when they have read it.
-// The two talk through a ring of one stage: the consumers are its writers, the store warp its reader.
+// NOTE: Rows are written in pieces of 16 bytes. Of a row that ends inside one, TMA writes the whole piece, so the host
+// chooses this store only for rows of whole pieces (seen on an H200: three floats past the end of each row of 577).
+//
+// A consumer warpgroup converts its accumulators into a staging slot and goes on at once; the store warp that serves it
+// waits for the slot, issues the copies and hands the slot back when they have read it. The two talk through a ring: the
+// consumers are its writers, the store warp its reader.
+//
+// What is staged at a time is a part of the warpgroup's tile. Of 16-bit elements that is all of it, in one slot. 32-bit
+// elements would take the memory of a stage or two from the operands, so they pass in parts of half a wave, one of which
+// is written while the copies read the other.
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
+#include "fp8gemm/epilogue/addends.cuh"
+#include "fp8gemm/epilogue/element.cuh"
 #include "fp8gemm/pipeline/barrier_ring.cuh"
 #include "fp8gemm/ptx/stmatrix.cuh"
 #include "fp8gemm/ptx/thread.cuh"
@@ -17,21 +26,34 @@ namespace fp8gemm {
 template <class Config>
 class TmaStore {
     using Shape = TileShape<Config>;
-    using Ring = BarrierRing<1>;
-    static constexpr uint32_t kElementBytes = 2;
-    /// Columns of one copy: at most 128 bytes, the widest swizzle.
-    static constexpr uint32_t kBoxCols = minimum(Shape::kWarpgroupCols, 128 / kElementBytes);
-    static constexpr uint32_t kBoxes = Shape::kWarpgroupCols / kBoxCols;
-    static constexpr uint32_t kRowBytes = kBoxCols * kElementBytes;
-    static constexpr uint32_t kBoxBytes = Shape::kWarpgroupRows * kRowBytes;
+    using Element = OutputElement<Config::kOutput>;
+    static constexpr uint32_t kElementBytes = sizeof(typename Element::Storage);
+    static constexpr bool kStagesWholeTile = kElementBytes == 2;
 
+    static constexpr uint32_t kPartRows = kStagesWholeTile ? Shape::kWarpgroupRows : Shape::kWaveM;
+    static constexpr uint32_t kPartCols = kStagesWholeTile ? Shape::kWarpgroupCols : minimum(Shape::kWaveN, 64u);
+    static constexpr uint32_t kPartsM = Shape::kWarpgroupRows / kPartRows;
+    static constexpr uint32_t kPartsN = Shape::kWarpgroupCols / kPartCols;
+    static constexpr uint32_t kSlots = kStagesWholeTile ? 1 : 2;
+    using Ring = BarrierRing<kSlots>;
+
+    /// Columns of one copy: at most 128 bytes, the widest swizzle.
+    static constexpr uint32_t kBoxCols = minimum(kPartCols, 128 / kElementBytes);
+    static constexpr uint32_t kBoxes = kPartCols / kBoxCols;
+    static constexpr uint32_t kRowBytes = kBoxCols * kElementBytes;
+    static constexpr uint32_t kBoxBytes = kPartRows * kRowBytes;
+
+    static_assert(Config::kN * kElementBytes % 16 == 0,
+                  "TMA writes the last 16 bytes of a row whole, even past its end");
     static_assert(kRowBytes == 32 || kRowBytes == 64 || kRowBytes == 128, "a row of a box is one swizzle span");
+
+    using Slots = uint8_t[kSlots][kBoxes * kBoxBytes];
 
 public:
     static constexpr uint32_t kStoreWarps = Shape::kWarpgroups;
 
     struct SharedStorage {
-        alignas(1024) uint8_t tiles[Shape::kWarpgroups][kBoxes * kBoxBytes];
+        alignas(1024) Slots slots[Shape::kWarpgroups];
         Ring rings[Shape::kWarpgroups];
 
         FP8GEMM_DEVICE void initialize() {
@@ -43,46 +65,71 @@ public:
 
     /// The consumers' side.
     class Writer {
-        uint8_t* tile_;
+        Slots& slots_;
         Ring& ring_;
         uint32_t warp_row_;
-        Ring::State state_ = Ring::State::for_writer();
+        typename Ring::State state_ = Ring::State::for_writer();
 
     public:
         template <class Params>
         FP8GEMM_DEVICE Writer(const Params&, SharedStorage& shared, uint32_t warpgroup, uint32_t warp)
-            : tile_(shared.tiles[warpgroup]), ring_(shared.rings[warpgroup]), warp_row_(first_row_of_warp(warp)) {}
+            : slots_(shared.slots[warpgroup]), ring_(shared.rings[warpgroup]), warp_row_(first_row_of_warp(warp)) {}
 
-        FP8GEMM_DEVICE void write(TileCoordinate, const typename Shape::Accumulators& accumulators) {
-            ring_.wait_empty(state_);
+        FP8GEMM_DEVICE void write(TileCoordinate tile, const Addends<Config>& addends,
+                                  typename Shape::Accumulators& accumulators) {
 #pragma unroll
-            for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
+            for (uint32_t m = 0; m < kPartsM; ++m) {
 #pragma unroll
-                for (uint32_t n = 0; n < Shape::kWavesN; ++n) {
-                    stage_wave(m * Shape::kWaveM, n * Shape::kWaveN, accumulators[m][n]);
+                for (uint32_t n = 0; n < kPartsN; ++n) {
+                    const Part<kPartRows, kPartCols> part{m * kPartRows, n * kPartCols};
+                    ring_.wait_empty(state_);
+                    addends.add(tile, part, accumulators);
+                    stage(part, accumulators);
+                    ptx::fence_proxy_async();
+                    __syncwarp();
+                    if (ptx::lane_index() == 0) {
+                        ptx::mbarrier_arrive(&ring_.full[state_.stage]);
+                    }
+                    state_.advance();
                 }
             }
-            ptx::fence_proxy_async();
-            __syncwarp();
-            if (ptx::lane_index() == 0) {
-                ptx::mbarrier_arrive(&ring_.full[0]);
-            }
-            state_.advance();
         }
 
     private:
-        FP8GEMM_DEVICE void stage_wave(uint32_t row, uint32_t col, const float (&sums)[Shape::kWaveRegisters]) {
-            // Lane l addresses row l % 16 of the left (l < 16) or right half of 16 columns.
-            const uint32_t lane = ptx::lane_index();
-            const uint32_t lane_row = row + warp_row_ + lane % 16;
+        /// Stages a part, 64 rows x 16 columns at a time.
+        template <class Part>
+        FP8GEMM_DEVICE void stage(Part part, const typename Shape::Accumulators& accumulators) {
 #pragma unroll
-            for (uint32_t i = 0; i < Shape::kWaveN / 16; ++i) {
-                const uint32_t lane_col = col + i * 16 + lane / 16 * 8;
-                const float* s = &sums[i * 8];
-                ptx::store_matrix_x4(address(lane_row, lane_col), ptx::pack_bfloat16(s[0], s[1]),
-                                     ptx::pack_bfloat16(s[2], s[3]), ptx::pack_bfloat16(s[4], s[5]),
-                                     ptx::pack_bfloat16(s[6], s[7]));
+            for (uint32_t row = 0; row < Part::kRows; row += Shape::kWaveM) {
+#pragma unroll
+                for (uint32_t col = 0; col < Part::kCols; col += 16) {
+                    const uint32_t m = (part.row + row) / Shape::kWaveM;
+                    const uint32_t n = (part.col + col) / Shape::kWaveN;
+                    const float* sums = &accumulators[m][n][(part.col + col) % Shape::kWaveN / 2];
+                    if constexpr (kElementBytes == 2) {
+                        stage_16_bit(row, col, sums);
+                    } else {
+                        stage_32_bit(row, col, sums);
+                    }
+                }
             }
+        }
+
+        FP8GEMM_DEVICE void stage_16_bit(uint32_t row, uint32_t col, const float* s) {
+            // Lane l addresses row l % 16 of the left (l < 16) or right half of the 16 columns.
+            const uint32_t lane = ptx::lane_index();
+            ptx::store_matrix_x4(address(row + warp_row_ + lane % 16, col + lane / 16 * 8), Element::pack(s[0], s[1]),
+                                 Element::pack(s[2], s[3]), Element::pack(s[4], s[5]), Element::pack(s[6], s[7]));
+        }
+
+        FP8GEMM_DEVICE void stage_32_bit(uint32_t row, uint32_t col, const float* s) {
+            const uint32_t lane = ptx::lane_index();
+            const uint32_t lane_row = row + warp_row_ + lane / 4;
+            const uint32_t lane_col = col + lane % 4 * 2;
+            ptx::store_shared_pair(address(lane_row, lane_col), s[0], s[1]);
+            ptx::store_shared_pair(address(lane_row + 8, lane_col), s[2], s[3]);
+            ptx::store_shared_pair(address(lane_row, lane_col + 8), s[4], s[5]);
+            ptx::store_shared_pair(address(lane_row + 8, lane_col + 8), s[6], s[7]);
         }
 
         /// TMA's swizzle: the 16-byte chunk of a row is exchanged by the number of the 128-byte line it lies in.
@@ -90,7 +137,7 @@ public:
             constexpr uint32_t kChunkMask = kRowBytes / 16 - 1;
             const uint32_t offset = row * kRowBytes + col % kBoxCols * kElementBytes;
             const uint32_t swizzled = offset ^ ((offset / 128 & kChunkMask) * 16);
-            return ptx::shared_address(tile_) + col / kBoxCols * kBoxBytes + swizzled;
+            return ptx::shared_address(slots_[state_.stage]) + col / kBoxCols * kBoxBytes + swizzled;
         }
     };
 
@@ -99,22 +146,27 @@ public:
     static FP8GEMM_DEVICE void drain(const Params& params, SharedStorage& shared, PersistentSchedule<Config> schedule,
                                      uint32_t warpgroup) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
-        const uint8_t* tile = shared.tiles[warpgroup];
         Ring& ring = shared.rings[warpgroup];
         auto state = Ring::State::for_reader();
-        TileCoordinate coordinate;
-        while (schedule.next(coordinate)) {
-            const uint32_t row = coordinate.m * Shape::kBlockM + origin.row;
-            const uint32_t col = coordinate.n * Shape::kBlockN + origin.col;
-            ring.wait_full(state);
+        TileCoordinate tile;
+        while (schedule.next(tile)) {
+            const uint32_t first_row = tile.m * Shape::kBlockM + origin.row;
+            const uint32_t first_col = tile.n * Shape::kBlockN + origin.col;
+#pragma unroll 1
+            for (uint32_t part = 0; part < kPartsM * kPartsN; ++part) {
+                const uint32_t row = first_row + part / kPartsN * kPartRows;
+                const uint32_t col = first_col + part % kPartsN * kPartCols;
+                const uint8_t* slot = shared.slots[warpgroup][state.stage];
+                ring.wait_full(state);
 #pragma unroll
-            for (uint32_t box = 0; box < kBoxes; ++box) {
-                ptx::tma_store_2d(params.d_map, tile + box * kBoxBytes, col + box * kBoxCols, row);
+                for (uint32_t box = 0; box < kBoxes; ++box) {
+                    ptx::tma_store_2d(params.d_map, slot + box * kBoxBytes, col + box * kBoxCols, row);
+                }
+                ptx::tma_store_commit();
+                ptx::tma_store_wait_read();
+                ptx::mbarrier_arrive(&ring.empty[state.stage]);
+                state.advance();
             }
-            ptx::tma_store_commit();
-            ptx::tma_store_wait_read();
-            ptx::mbarrier_arrive(&ring.empty[0]);
-            state.advance();
         }
     }
 };

@@ -25,17 +25,19 @@ class OperandLoader {
     const TensorMap& map_a_;
     const TensorMap& map_b_;
     const TensorMap& map_scales_a_;
+    const TensorMap& map_scales_b_;
     Stages& stages_;
     Ring& ring_;
     uint32_t rank_m_;
     uint32_t rank_n_;
 
 public:
-    FP8GEMM_DEVICE OperandLoader(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_scales_a,
-                                 Stages& stages, Ring& ring, uint32_t rank)
-        : map_a_(map_a),
-          map_b_(map_b),
-          map_scales_a_(map_scales_a),
+    template <class Params>
+    FP8GEMM_DEVICE OperandLoader(const Params& params, Stages& stages, Ring& ring, uint32_t rank)
+        : map_a_(params.a_map),
+          map_b_(params.b_map),
+          map_scales_a_(params.scales_a_map),
+          map_scales_b_(params.scales_b_map),
           stages_(stages),
           ring_(ring),
           rank_m_(rank / Config::kClusterN),
@@ -65,7 +67,10 @@ private:
 
         ring_.wait_empty(state);
         ptx::mbarrier_arrive_expect_tx(full, Stages::kBytes);
-        ptx::tma_load_2d(stages_.scales_a[stage], map_scales_a_, full, row_a, k_block);
+        ptx::tma_load_2d(stages_.scales.a[stage], map_scales_a_, full, row_a, k_block);
+        if constexpr (Config::kScaling == Scaling::kRow) {
+            ptx::tma_load_2d(stages_.scales.b[stage], map_scales_b_, full, row_b, k_block);
+        }
         load_share<Config::kClusterN, kShareOfA>(stages_.a[stage], map_a_, full, k, row_a, rank_n_);
         load_share<Config::kClusterM, kShareOfB>(stages_.b[stage], map_b_, full, k, row_b, rank_m_);
     }

@@ -2,13 +2,16 @@
 //
 // The tensor core accumulates with about 14 fraction bits, so nothing may stay in it for longer than one K block.
 // Promotion adds the block's sums, times the block's scales, to FP32 accumulators:
-//     s = scales_a[m, kb] * scales_b[n / 128, kb];  acc = fma(s, block_sum, acc)
-// in this association, with K blocks in ascending order: it is part of the library's contract.
+//     s = scale_a * scale_b;  acc = fma(s, block_sum, acc)
+// in this association, with K blocks in ascending order: it is part of the library's contract. What a scale of B covers,
+// and where it comes from, is the policy of Config::kScaling.
 //
 // NOTE: The two warpgroups of a CTA are not ordered against each other. Each waits for its own WGMMAs and promotes
 // while the other's keep the tensor cores busy; orderings by barriers and double accumulators measured slower.
 #pragma once
 
+#include "fp8gemm/mainloop/block_scales.cuh"
+#include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/wgmma.cuh"
@@ -16,50 +19,17 @@
 
 namespace fp8gemm {
 
-/// One warpgroup's reader of the weight scales.
-///
-/// Each lane loads the scale of another K block, so one coalesced load covers 32 of them, and a shuffle hands out the one
-/// in use. The next 32 are loaded 32 blocks ahead, so that no block waits for device memory.
+template <class Config, Scaling kScaling>
+struct ScalesOfB;
+
 template <class Config>
-class WeightScales {
-    using Shape = TileShape<Config>;
-    static constexpr uint32_t kNumNBlocks = ceil_div(Config::kN, kScaleBlock);
+struct ScalesOfB<Config, Scaling::kBlock> {
+    using Type = BlockScales<Config>;
+};
 
-    const float* rows_[Shape::kWavesN];
-    float chunk_[Shape::kWavesN];
-    float next_[Shape::kWavesN];
-
-public:
-    /// `scales` is (ceil(N / 128), ceil(K / 128)), row-major; `first_col` the warpgroup's first output column.
-    FP8GEMM_DEVICE WeightScales(const float* scales, uint32_t first_col) {
-#pragma unroll
-        for (uint32_t wave = 0; wave < Shape::kWavesN; ++wave) {
-            // A wave past the last column multiplies zeros; any scale that may be read will do.
-            const uint32_t block = minimum((first_col + wave * Shape::kWaveN) / kScaleBlock, kNumNBlocks - 1);
-            rows_[wave] = scales + block * Shape::kNumKBlocks;
-            chunk_[wave] = load(wave, 0);
-            next_[wave] = load(wave, kThreadsPerWarp);
-        }
-    }
-
-    /// The scales of `k_block`, which must ascend by one from call to call.
-    FP8GEMM_DEVICE void take(uint32_t k_block, float (&scales)[Shape::kWavesN]) {
-        const uint32_t lane = k_block % kThreadsPerWarp;
-#pragma unroll
-        for (uint32_t wave = 0; wave < Shape::kWavesN; ++wave) {
-            if (Shape::kNumKBlocks > kThreadsPerWarp && lane == 0 && k_block != 0) {
-                chunk_[wave] = next_[wave];
-                next_[wave] = load(wave, k_block + kThreadsPerWarp);
-            }
-            scales[wave] = __shfl_sync(0xffffffffu, chunk_[wave], lane);
-        }
-    }
-
-private:
-    FP8GEMM_DEVICE float load(uint32_t wave, uint32_t first_k_block) const {
-        const uint32_t k_block = first_k_block + ptx::lane_index();
-        return k_block < Shape::kNumKBlocks ? __ldg(rows_[wave] + k_block) : 0.0f;
-    }
+template <class Config>
+struct ScalesOfB<Config, Scaling::kRow> {
+    using Type = RowScales<Config>;
 };
 
 template <class Config>
@@ -67,10 +37,11 @@ class Multiplier {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
     using Ring = BarrierRing<Config::kStages>;
+    using Scales = typename ScalesOfB<Config, Config::kScaling>::Type;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
     static constexpr uint32_t kInstructionK = 32;
     /// Not the whole of a short K: with no loop left, the epilogue's addresses move up among the accumulators and spill.
-    static constexpr uint32_t kUnroll = Shape::kNumKBlocks > 4 ? 4 : 2;
+    static constexpr uint32_t kUnroll = Shape::kNumKBlocks > 4 ? 4 : Shape::kNumKBlocks > 2 ? 2 : 1;
 
     Stages& stages_;
     Ring& ring_;
@@ -96,15 +67,14 @@ public:
     /// Computes this warpgroup's part of one tile over the whole of K.
     FP8GEMM_DEVICE void run(TileCoordinate tile, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
-        WeightScales<Config> weight_scales(scales_b_, tile.n * Shape::kBlockN + first_col_);
+        Scales scales(scales_b_, stages_, tile, first_col_);
 #pragma unroll kUnroll
         for (uint32_t k_block = 0; k_block < Shape::kNumKBlocks; ++k_block) {
-            float scales_b[Shape::kWavesN];
-            weight_scales.take(k_block, scales_b);
+            scales.take(k_block);
             if (!stage_is_full_) {
                 ring_.wait_full(state_);
             }
-            multiply_block(scales_b, accumulators);
+            multiply_block(scales, accumulators);
         }
     }
 
@@ -123,15 +93,14 @@ private:
     }
 
     /// Multiplies and promotes the stage of `state_`, and moves on to the next.
-    FP8GEMM_DEVICE void multiply_block(const float (&scales_b)[Shape::kWavesN],
-                                       typename Shape::Accumulators& accumulators) {
+    FP8GEMM_DEVICE void multiply_block(const Scales& scales, typename Shape::Accumulators& accumulators) {
         const uint32_t stage = state_.stage;
         float scales_a[Shape::kWavesM][2];
 #pragma unroll
         for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
-            const float* scales = &stages_.scales_a[stage][first_row_ + m * Shape::kWaveM];
-            scales_a[m][0] = scales[0];
-            scales_a[m][1] = scales[8];
+            const float* source = &stages_.scales.a[stage][first_row_ + m * Shape::kWaveM];
+            scales_a[m][0] = source[0];
+            scales_a[m][1] = source[8];
         }
 #pragma unroll
         for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
@@ -140,6 +109,7 @@ private:
                 const bool last_wave = m == Shape::kWavesM - 1 && n == Shape::kWavesN - 1;
                 float block_sums[Shape::kWaveRegisters];
                 start_wave(stage, m, n, block_sums);
+                const typename Scales::Wave scales_b = scales.of_wave(stage, n);
                 if (last_wave) {
                     look_ahead();
                 }
@@ -148,7 +118,7 @@ private:
                 if (last_wave) {
                     release_stage(stage);
                 }
-                promote(scales_a[m][0] * scales_b[n], scales_a[m][1] * scales_b[n], block_sums, accumulators[m][n]);
+                Scales::promote(scales_a[m], scales_b, block_sums, accumulators[m][n]);
             }
         }
     }
@@ -173,17 +143,6 @@ private:
     FP8GEMM_DEVICE void look_ahead() {
         state_.advance();
         stage_is_full_ = ring_.is_full(state_);
-    }
-
-    FP8GEMM_DEVICE static void promote(float upper, float lower, const float (&block_sums)[Shape::kWaveRegisters],
-                                       float (&accumulators)[Shape::kWaveRegisters]) {
-#pragma unroll
-        for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
-            accumulators[i + 0] = __fmaf_rn(upper, block_sums[i + 0], accumulators[i + 0]);
-            accumulators[i + 1] = __fmaf_rn(upper, block_sums[i + 1], accumulators[i + 1]);
-            accumulators[i + 2] = __fmaf_rn(lower, block_sums[i + 2], accumulators[i + 2]);
-            accumulators[i + 3] = __fmaf_rn(lower, block_sums[i + 3], accumulators[i + 3]);
-        }
     }
 
     /// One arrival per warp at every CTA that writes into this one's stage. All reads of the stage are behind: those of

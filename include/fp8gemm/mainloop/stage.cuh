@@ -1,10 +1,27 @@
-// One stage of the operand ring: a K block of A, of B and of A's scales, and how WGMMA is told where they are.
+// One stage of the operand ring: a K block of A, of B and of the scales that come with it, and how WGMMA is told where
+// the operands are.
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
 #include "fp8gemm/pipeline/barrier_ring.cuh"
 
 namespace fp8gemm {
+
+/// Scales that are loaded with each K block: those of A's rows and, if B is scaled by rows too, those of B's.
+template <class Config, Scaling kScaling = Config::kScaling>
+struct ScaleStages {
+    static constexpr uint32_t kBytes = Config::kBlockM * sizeof(float);
+
+    alignas(128) float a[Config::kStages][Config::kBlockM];
+};
+
+template <class Config>
+struct ScaleStages<Config, Scaling::kRow> {
+    static constexpr uint32_t kBytes = (Config::kBlockM + Config::kBlockN) * sizeof(float);
+
+    alignas(128) float a[Config::kStages][Config::kBlockM];
+    alignas(128) float b[Config::kStages][Config::kBlockN];
+};
 
 /// Operand ring of a CTA. Rows of a and b are 128 bytes, written by TMA with the 128-byte swizzle, which repeats every
 /// 8 rows; so each tile starts on a 1024-byte boundary.
@@ -14,13 +31,12 @@ struct OperandStages {
     static constexpr uint32_t kStages = Config::kStages;
     static constexpr uint32_t kBytesA = Shape::kBlockM * Shape::kBlockK;
     static constexpr uint32_t kBytesB = Shape::kBlockN * Shape::kBlockK;
-    static constexpr uint32_t kBytesScalesA = Shape::kBlockM * sizeof(float);
     /// What arrives in one CTA per stage, whoever of the cluster asked for it. Boxes count whole, tails included.
-    static constexpr uint32_t kBytes = kBytesA + kBytesB + kBytesScalesA;
+    static constexpr uint32_t kBytes = kBytesA + kBytesB + ScaleStages<Config>::kBytes;
 
     alignas(1024) uint8_t a[kStages][kBytesA];
     alignas(1024) uint8_t b[kStages][kBytesB];
-    alignas(128) float scales_a[kStages][Shape::kBlockM];
+    ScaleStages<Config> scales;
 };
 
 /// The address field of a matrix descriptor: offsets may be added to it, for it never carries into the other fields.

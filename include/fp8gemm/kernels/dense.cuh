@@ -1,15 +1,16 @@
-// Dense NT GEMM, A scaled 1x128 and B 128x128: D[M, N] = (A * scales_a)[M, K] (B * scales_b)[N, K]^T.
+// Dense NT GEMM of scaled operands: D[M, N] = (A * scales_a)[M, K] (B * scales_b)[N, K]^T (+ C[M, N]) (+ bias[N]).
+// A is scaled 1x128; B 128x128 (1D2D: weights) or 1x128 (1D1D: weight gradients).
 //
 // Persistent, warp-specialised, one CTA per SM. M is a run-time argument; everything else is in Config.
 //
 // Warp roles
 //   warpgroup 0      warp 0          load   one thread fills the operand ring by TMA
 //                    warps 1, 2...   store  one thread each writes a consumer warpgroup's staged output by TMA
-//   warpgroups 1...                  multiply: WGMMA, promotion, conversion, staging
+//   warpgroups 1...                  multiply: WGMMA, promotion, addition of C and bias, conversion, staging
 //
 // Shared memory (SharedStorage)
-//   operands.a, .b, .scales_a        kStages K blocks
-//   epilogue                         with TMA store: one staging tile and ring per consumer warpgroup
+//   operands.a, .b, .scales          kStages K blocks
+//   epilogue                         with TMA store: staging slots and their ring for each consumer warpgroup
 //   operand_ring                     kStages x {full, empty}
 //
 // Barriers               arrives                                       count                       first wait, parity
@@ -19,6 +20,7 @@
 //   epilogue ring.empty  the store thread                              1                           multiply, 1
 #pragma once
 
+#include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/predicated_store.cuh"
 #include "fp8gemm/epilogue/tma_store.cuh"
 #include "fp8gemm/mainloop/load.cuh"
@@ -42,7 +44,7 @@ struct EpiloguePolicy<Config, StoreKind::kPredicated> {
 };
 
 template <class Config>
-struct Dense1d2d {
+struct Dense {
     using Shape = TileShape<Config>;
     using Schedule = PersistentSchedule<Config>;
     using Epilogue = typename EpiloguePolicy<Config, Config::kStore>::Type;
@@ -53,21 +55,25 @@ struct Dense1d2d {
 
     static_assert(Shape::kWarpgroups == 2, "the register split below is for one load and two consumer warpgroups");
     static_assert(Shape::kClusterSize <= 2, "operands are multicast to at most one other CTA");
-    static_assert(Config::kOutput == OutputType::kBfloat16, "the epilogues pack bfloat16");
 
     /// Filled in by the host: fp8gemm/driver/launch.py knows these offsets.
     struct Params {
         TensorMap a_map;         ///< (M, K) e4m3
         TensorMap b_map;         ///< (N, K) e4m3
         TensorMap scales_a_map;  ///< (ceil(K / 128), M) float, M contiguous
+        TensorMap scales_b_map;  ///< (ceil(K / 128), N) float, N contiguous, if B is scaled by rows
         TensorMap d_map;         ///< (M, N), with TMA store
-        const float* scales_b;   ///< (ceil(N / 128), ceil(K / 128)), row-major
+        const float* scales_b;   ///< (ceil(N / 128), ceil(K / 128)), row-major, if B is scaled by blocks
         void* d;                 ///< (M, N), with predicated store; strides in elements
         int64_t d_stride_m;
         int64_t d_stride_n;
+        const void* c;  ///< (M, N), if there is one
+        int64_t c_stride_m;
+        int64_t c_stride_n;
+        const void* bias;  ///< (N,), if there is one
         uint32_t m;
     };
-    static_assert(sizeof(Params) == 576, "the host lays out this struct byte by byte");
+    static_assert(sizeof(Params) == 768, "the host lays out this struct byte by byte");
 
     struct SharedStorage {
         OperandStages<Config> operands;
@@ -89,9 +95,7 @@ struct Dense1d2d {
             ptx::decrease_registers<kLoadRegisters>();
             if (ptx::elect_one()) {
                 if (warp == 0) {
-                    OperandLoader<Config>(params.a_map, params.b_map, params.scales_a_map, shared.operands,
-                                          shared.operand_ring, rank)
-                        .run(schedule);
+                    OperandLoader<Config>(params, shared.operands, shared.operand_ring, rank).run(schedule);
                 } else if (warp <= Epilogue::kStoreWarps) {
                     Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
                 }
@@ -120,12 +124,13 @@ private:
     static FP8GEMM_DEVICE void multiply(const Params& params, SharedStorage& shared, Schedule schedule,
                                         uint32_t warpgroup, uint32_t warp) {
         Multiplier<Config> multiplier(shared.operands, shared.operand_ring, params.scales_b, warpgroup, warp);
+        const Addends<Config> addends(params, warpgroup, warp);
         typename Epilogue::Writer writer(params, shared.epilogue, warpgroup, warp);
         typename Shape::Accumulators accumulators;
         TileCoordinate tile;
         while (schedule.next(tile)) {
             multiplier.run(tile, accumulators);
-            writer.write(tile, accumulators);
+            writer.write(tile, addends, accumulators);
         }
     }
 

@@ -1,0 +1,60 @@
+// Promotion with one scale per row of B and 128 columns of K: every column of the output has its own.
+#pragma once
+
+#include "fp8gemm/mainloop/stage.cuh"
+#include "fp8gemm/ptx/thread.cuh"
+#include "fp8gemm/scheduler/raster.cuh"
+
+namespace fp8gemm {
+
+/// One thread's reader of the row scales, which arrive with the operands.
+template <class Config>
+class RowScales {
+    using Shape = TileShape<Config>;
+
+    const OperandStages<Config>& stages_;
+    uint32_t first_col_;  ///< of this thread in the CTA tile
+
+public:
+    /// What promotion needs of a wave's scales of B: those of this thread's pairs of columns, which are 8 apart.
+    struct Wave {
+        float first[Shape::kWaveRegisters / 4];
+        float second[Shape::kWaveRegisters / 4];
+    };
+
+    /// `first_col` is the warpgroup's in the CTA tile.
+    FP8GEMM_DEVICE RowScales(const float*, const OperandStages<Config>& stages, TileCoordinate, uint32_t first_col)
+        : stages_(stages), first_col_(first_col + ptx::lane_index() % 4 * 2) {}
+
+    /// Nothing to do ahead of a stage: its scales come with it.
+    FP8GEMM_DEVICE void take(uint32_t) {}
+
+    FP8GEMM_DEVICE Wave of_wave(uint32_t stage, uint32_t wave) const {
+        Wave scales;
+        const float* source = &stages_.scales.b[stage][first_col_ + wave * Shape::kWaveN];
+#pragma unroll
+        for (uint32_t i = 0; i < Shape::kWaveRegisters / 4; ++i) {
+            const float2 pair = *reinterpret_cast<const float2*>(source + i * 8);
+            scales.first[i] = pair.x;
+            scales.second[i] = pair.y;
+        }
+        return scales;
+    }
+
+    /// `scales_a` are those of this thread's upper and lower row of the wave.
+    FP8GEMM_DEVICE static void promote(const float (&scales_a)[2], const Wave& scales_b,
+                                       const float (&block_sums)[Shape::kWaveRegisters],
+                                       float (&accumulators)[Shape::kWaveRegisters]) {
+#pragma unroll
+        for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
+            const float first = scales_b.first[i / 4];
+            const float second = scales_b.second[i / 4];
+            accumulators[i + 0] = __fmaf_rn(scales_a[0] * first, block_sums[i + 0], accumulators[i + 0]);
+            accumulators[i + 1] = __fmaf_rn(scales_a[0] * second, block_sums[i + 1], accumulators[i + 1]);
+            accumulators[i + 2] = __fmaf_rn(scales_a[1] * first, block_sums[i + 2], accumulators[i + 2]);
+            accumulators[i + 3] = __fmaf_rn(scales_a[1] * second, block_sums[i + 3], accumulators[i + 3]);
+        }
+    }
+};
+
+}  // namespace fp8gemm

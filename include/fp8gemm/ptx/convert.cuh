@@ -1,0 +1,27 @@
+// Conversions between floats and the 16-bit formats that outputs and addends come in.
+#pragma once
+
+#include "fp8gemm/common/types.cuh"
+
+namespace fp8gemm::ptx {
+
+/// cvt.rn.bf16x2.f32: two floats, rounded to nearest even, the first in the lower half.
+FP8GEMM_DEVICE uint32_t pack_bfloat16(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+/// cvt.rn.f16x2.f32: the same for float16; what is past its range becomes infinite.
+FP8GEMM_DEVICE uint32_t pack_float16(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+/// A bfloat16 is the upper half of the float it stands for.
+FP8GEMM_DEVICE float unpack_bfloat16(uint32_t bits) {
+    return __uint_as_float(bits << 16);
+}
+
+}  // namespace fp8gemm::ptx

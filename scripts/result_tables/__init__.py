@@ -1,0 +1,1 @@
+"""What `scripts/results.py` draws: pure functions from one result file's content to lines of Markdown."""

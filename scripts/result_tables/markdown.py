@@ -1,0 +1,50 @@
+"""Tables, and figures as they are written in them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Result = dict[str, Any]
+"""The content of one result file."""
+
+MISSING = "-"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table; a bar inside a cell is escaped."""
+    return [_line(heads), _line(["---"] * len(heads)), *map(_line, rows)]
+
+
+def source(result: Result, *more: str) -> str:
+    """The sentence that says on what and when: GPU, date, and what else there is to say."""
+    return f"{', '.join([str(result['gpu']), str(result['date']), *more])}."
+
+
+def small(value: float) -> str:
+    """Two decimals and an exponent without zeros, as in 1.68e-3; 0 as it is."""
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def limit(value: float) -> str:
+    """As `small`, without the mantissa's trailing zeros."""
+    mantissa, _, exponent = small(value).partition("e")
+    return f"{float(mantissa):g}" + (f"e{exponent}" if exponent else "")
+
+
+def whole(value: float) -> str:
+    """A whole number with thin groups of three, as in 100 000."""
+    return f"{round(value):,}".replace(",", " ")
+
+
+def duration(seconds: float) -> str:
+    """Seconds below two minutes, else hours, minutes and seconds."""
+    return f"{seconds:.3g} s" if seconds < 120 else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
