@@ -1,0 +1,95 @@
+"""The picture of an accuracy run: error against K, and error by distribution."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fp8gemm.accuracy.products import OURS
+from fp8gemm.accuracy.report import Report, Row
+from fp8gemm.errors import UnsupportedError
+
+_MARKERS = "osD^vXP*"
+_BASELINE = "bf16"
+
+
+def require_matplotlib() -> None:
+    """Raises:
+    UnsupportedError: it is not installed; the message names the extra that brings it.
+    """
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise UnsupportedError(
+            "--plot: expected matplotlib, which is not installed; `pip install 'fp8gemm[plot]'` brings it"
+        ) from error
+
+
+def draw(report: Report, path: Path) -> None:
+    """Write `path`, a PNG. No display is needed."""
+    require_matplotlib()
+    matplotlib: Any = importlib.import_module("matplotlib")
+    matplotlib.use("Agg")
+    pyplot: Any = importlib.import_module("matplotlib.pyplot")
+    ticker: Any = importlib.import_module("matplotlib.ticker")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 7), sharey=True, layout="constrained")
+    heading = report.heading
+    figure.suptitle(f"Error of products against the unquantised ones: {heading['device']}, {heading['date']}")
+    _against_k(left, [row for row in report.rows if row.sweep == "k"])
+    _by_distribution(right, report)
+    for axes in (left, right):
+        axes.set_yscale("log")
+        axes.set_ylim(1e-3, max(0.055, axes.get_ylim()[1]))
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
+        axes.yaxis.set_tick_params(labelleft=True)
+        axes.grid(alpha=0.3, axis="y")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, format="png")
+    pyplot.close(figure)
+
+
+def _against_k(axes: Any, rows: Sequence[Row]) -> None:
+    """Solid lines for our product, dotted ones for bfloat16, one colour per distribution."""
+    for marker, distribution in zip(_MARKERS, dict.fromkeys(row.distribution for row in rows), strict=False):
+        of_one = sorted((row for row in rows if row.distribution == distribution), key=lambda row: row.shape.k)
+        ks = [row.shape.k for row in of_one]
+        (drawn,) = axes.plot(ks, [row.figures[OURS].relative_rms for row in of_one], marker=marker, label=distribution)
+        baseline = [row.figures[_BASELINE].relative_rms for row in of_one]
+        axes.plot(ks, baseline, marker=marker, markersize=3, linestyle=":", linewidth=1, color=drawn.get_color())
+    axes.plot([], [], linestyle=":", linewidth=1, color="grey", label="the same in bfloat16")
+    axes.set_xscale("log", base=2)
+    ticks = sorted({row.shape.k for row in rows})
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.set_xlabel("K")
+    axes.set_ylabel("relative RMS error")
+    at = f" at M = {rows[0].shape.m}, N = {rows[0].shape.n}" if rows else ""
+    axes.set_title(f"FP8, scales 1x128 by 128x128{at}", fontsize="medium")
+
+
+def _by_distribution(axes: Any, report: Report) -> None:
+    """One group of bars per distribution, one bar per product."""
+    summary, products = report.summary(), report.heading["products"]
+    width = 0.8 / len(products)
+    for index, product in enumerate(products):
+        places = [place + (index - (len(products) - 1) / 2) * width for place in range(len(summary))]
+        heights = [by_product[product].relative_rms for by_product in summary.values()]
+        axes.bar(places, heights, width, label=_LABELS.get(product, product))
+    axes.set_xticks(range(len(summary)), [name.replace(" ", "\n").replace("-", "-\n") for name in summary])
+    axes.set_xlabel("distribution")
+    axes.set_ylabel("relative RMS error, mean over the layers")
+    layers = ", ".join(report.heading["layers"])
+    axes.set_title(f"M = {report.heading['m']}, N x K = {layers}", fontsize="medium")
+
+
+_LABELS = {
+    "block": "FP8, 1x128 by 128x128",
+    "row": "FP8, 1x128 by 1x128",
+    "tensor": "FP8, one scale per tensor",
+    "tensor, fast": "the same, fast accumulation",
+    "bf16": "bfloat16",
+}
