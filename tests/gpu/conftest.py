@@ -1,13 +1,14 @@
 """What every test on a GPU shares. Without a Hopper GPU the whole directory is skipped, and the reason is printed.
 
-Each run draws a fresh seed, which a failing test prints; FP8GEMM_TEST_SEED=<that number> repeats the run.
+With one, the summary at the end of a run says how many of these tests ran, and what they have to `say`. Each run draws
+a fresh seed, which a failing test prints; FP8GEMM_TEST_SEED=<that number> repeats the run.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from fp8gemm.driver.device import HOPPER, DeviceStatus, Diagnosis, diagnose, probe
 
 _HERE = Path(__file__).parent
+_SAID: list[str] = []
 _SEED = int(os.environ.get("FP8GEMM_TEST_SEED") or secrets.randbits(32))
 
 
@@ -41,11 +43,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     root = terminalreporter.config.rootpath
-    skipped = [
-        report for report in terminalreporter.stats.get("skipped", ()) if _HERE in (root / report.fspath).parents
-    ]
-    if skipped and _diagnosis().status is not DeviceStatus.READY:
-        terminalreporter.write_line(f"{len(skipped)} GPU tests skipped: {_diagnosis().message}")
+    counts = {
+        outcome: sum(_HERE in (root / report.fspath).parents for report in terminalreporter.stats.get(outcome, ()))
+        for outcome in ("passed", "failed", "error", "skipped")
+    }
+    if counts["skipped"] and _diagnosis().status is not DeviceStatus.READY:
+        terminalreporter.write_line(f"{counts['skipped']} GPU tests skipped: {_diagnosis().message}")
+    elif any(counts.values()):
+        found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        terminalreporter.write_line(f"GPU tests: {found}; seed {_SEED}; {_diagnosis().message}")
+    for line in _SAID:
+        terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -62,6 +70,12 @@ def device() -> torch.device:
     index = next(index for index, gpu in enumerate(probe().gpus) if gpu.capability == HOPPER)
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+@pytest.fixture(scope="session")
+def say() -> Callable[[str], None]:
+    """Puts a line, or several, into the summary at the end of the run."""
+    return _SAID.append
 
 
 @pytest.fixture

@@ -9,38 +9,58 @@ import torch
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.dense import DenseKernel
 from fp8gemm.errors import CacheMissError
+from fp8gemm.families.dense import kernel_request
+from fp8gemm.jit.build import build_many
 from fp8gemm.tuning.config import TileConfig, candidate_configs
-from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from tests import cases
 from tests.cases import Case
+from tests.gpu.faults.support import Kind, configs_of, launch, make_kernels
 from tests.numerics import check
+
+BF16, FP32 = torch.bfloat16, torch.float32
 
 # One tile and less, a tail in every dimension, several tiles per CTA, fewer K blocks than stages and more.
 SHAPES = {
     StoreKind.TMA: [(1, 8, 16), (65, 576, 144), (300, 2112, 512), (777, 1024, 3216), (4096, 2112, 256)],
     StoreKind.PREDICATED: [(1, 1, 16), (130, 100, 112), (300, 2111, 512), (777, 577, 3216)],
 }
-CONFIGS = [(store, config) for store in StoreKind for config in candidate_configs(store)]
+# Outputs of two and of four bytes are staged in different ways; float16 ones as bfloat16 ones are.
+KINDS = (Kind(BF16), Kind(FP32), Kind(BF16, Scaling.ROW), Kind(FP32, Scaling.ROW))
+CONFIGS = [
+    (kind, store, config)
+    for kind in KINDS
+    for store in StoreKind
+    for config in configs_of(kind.problem(1, 128, 128, store))
+]
 
 
-def run(config: TileConfig, store: StoreKind, case: Case, *, num_sms: int) -> torch.Tensor:
+def wanted(kind: Kind, store: StoreKind, config: TileConfig) -> list[tuple[Problem, TileConfig]]:
+    return [(kind.problem(*shape, store), config) for shape in SHAPES[store]]
+
+
+@pytest.fixture(scope="module")
+def compiled(device):
+    """Every kernel of `test_every_config_is_right`, compiled on all processors at once."""
+    pairs = [pair for choice in CONFIGS for pair in wanted(*choice)]
+    build_many([kernel_request(problem, config) for problem, config in pairs])
+
+
+def run(problem: Problem, config: TileConfig, case: Case, *, num_sms: int = 132) -> torch.Tensor:
     """The product under this very config, into an output full of NaN."""
-    (m, k), n = case.a.shape, case.b.shape[0]
-    device = case.a.device
-    out = torch.full((m, n), math.nan, dtype=torch.bfloat16, device=device)
-    kernel = DenseKernel(Problem(m, n, k, store=store), config, device_index=device.index, num_sms=num_sms)
-    kernel(*case.operands, out=out, stream=torch.cuda.current_stream(device).cuda_stream)
-    return out
+    dtype = getattr(torch, problem.output.value)
+    out = torch.full((problem.m, problem.n), math.nan, dtype=dtype, device=case.a.device)
+    (kernel,) = make_kernels([(problem, config)], case.a.device, num_sms=num_sms)
+    return launch(kernel, case, out)
 
 
-@pytest.mark.parametrize(("store", "config"), CONFIGS, ids=lambda value: getattr(value, "label", str(value)))
-def test_every_config_is_right(store, config, device, seed):
-    for shape in SHAPES[store]:
+@pytest.mark.parametrize(("kind", "store", "config"), CONFIGS, ids=lambda value: getattr(value, "label", str(value)))
+def test_every_config_is_right(kind, store, config, device, seed, compiled):
+    for problem, _ in wanted(kind, store, config):
         for maker in (cases.signed, cases.distinct_scales):
-            case = maker(*shape, seed=seed, device=device)
-            case.check(run(config, store, case, num_sms=132)).raise_if_failed(case)
+            case = maker(problem.m, problem.n, problem.k, seed=seed, device=device, scaling=kind.scaling)
+            case.check(run(problem, config, case)).raise_if_failed(case)
 
 
 @pytest.mark.parametrize("num_sms", [1, 2, 7, 131])
@@ -48,9 +68,10 @@ def test_every_config_is_right(store, config, device, seed):
 def test_any_number_of_sms_gives_the_same_bits(label, num_sms, device, seed):
     config = next(config for config in candidate_configs(StoreKind.TMA) if config.label == label)
     case = cases.signed(777, 2112, 1040, seed=seed, device=device)
-    whole = run(config, StoreKind.TMA, case, num_sms=132)
+    problem = Problem(777, 2112, 1040)
+    whole = run(problem, config, case)
     case.check(whole).raise_if_failed(case)
-    assert torch.equal(run(config, StoreKind.TMA, case, num_sms=num_sms), whole)
+    assert torch.equal(run(problem, config, case, num_sms=num_sms), whole)
 
 
 @pytest.mark.parametrize("num_sms", [1, 3])

@@ -1,0 +1,151 @@
+"""What runs under compute-sanitizer: kernels of every family on small shapes, one launch each. See sanitize.py.
+
+sanitize_kernels.py 0,3,4           # these of KERNELS; exit code 0 if all results are right
+sanitize_kernels.py --control TOOL  # a launch with a fault that the tool must see
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from fp8gemm.benchmark.peers import relative_error  # noqa: E402
+from fp8gemm.families.dense import DenseKernel, kernel_request  # noqa: E402
+from fp8gemm.jit.request import KernelRequest  # noqa: E402
+from fp8gemm.quantize import quantize_activation, quantize_weight  # noqa: E402
+from fp8gemm.reference import gemm_reference  # noqa: E402
+from fp8gemm.tuning.config import TileConfig, candidate_configs  # noqa: E402
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind  # noqa: E402
+
+CONTROLLED = ("memcheck", "initcheck")
+PASSED = "sanitize: all results are right"
+MAX_RELATIVE_ERROR = {OutputType.BFLOAT16: 2.5e-3, OutputType.FLOAT16: 2.5e-3, OutputType.FLOAT32: 3e-4}
+NUM_SMS = 4  # so that a CTA computes several tiles
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A product under a config of its own."""
+
+    problem: Problem
+    config: TileConfig
+
+    @property
+    def request(self) -> KernelRequest:
+        """What must be built for it."""
+        return kernel_request(self.problem, self.config)
+
+    @property
+    def label(self) -> str:
+        """As in the cache, without N and K, which `shape` has."""
+        return re.sub(r"-n\d+-k\d+", "", self.request.label)
+
+    @property
+    def shape(self) -> str:
+        return f"{self.problem.m}x{self.problem.n}x{self.problem.k}"
+
+
+def all_kernels() -> Iterator[Kernel]:
+    """Scalings, outputs and stores in every combination, each plain, and with a cluster of two, C and bias.
+
+    The plain ones have tails in every dimension; the others several K blocks more and, by TMA, whole tiles.
+    """
+    addends = (Addend.BFLOAT16, Addend.FLOAT32)
+    for i, (scaling, output, store) in enumerate(product(Scaling, OutputType, StoreKind)):
+        configs = list(candidate_configs(store, output, scaling))
+        by_tma = store is StoreKind.TMA
+        plain = Problem(130, 136 if by_tma else 101, 272, output, store, scaling)
+        yield Kernel(plain, [config for config in configs if config.cluster_size == 1][-1])
+        clustered = [config for config in configs if config.cluster_size == 2]
+        c, bias = addends[i % 2], addends[i // 2 % 2]
+        added = Problem(512, 256 if by_tma else 255, 640, output, store, scaling, c, bias)
+        yield Kernel(added, clustered[5 * i % len(clustered)])
+
+
+KERNELS = tuple(all_kernels())
+QUICK = tuple(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11))
+"""Indices of six with each scaling, output and store: by TMA with clusters, C and bias, the others without."""
+
+
+def upload(tensor: Tensor) -> Tensor:
+    """The same tensor, strides and all, on the GPU. Copied without a kernel: to initcheck only copies are writes."""
+    storage = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return storage.cuda().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def make_operands(problem: Problem) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The four operands, and C and bias by name, on the CPU."""
+    generator = torch.Generator().manual_seed(problem.m * problem.n + problem.k)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    quantize_b = quantize_activation if problem.scaling is Scaling.ROW else quantize_weight
+    operands = [*quantize_activation(normal(problem.m, problem.k)), *quantize_b(normal(problem.n, problem.k))]
+    shapes = (("c", problem.c, (problem.m, problem.n)), ("bias", problem.bias, (problem.n,)))
+    terms = {
+        name: normal(*shape).to(getattr(torch, kind.value)) for name, kind, shape in shapes if kind is not Addend.NONE
+    }
+    return operands, terms
+
+
+def run_kernel(kernel: Kernel, control: str = "") -> float:
+    """One launch, and its relative error. A control launches with scales of B that are not there."""
+    problem = kernel.problem
+    operands, terms = make_operands(problem)
+    uploaded = [upload(operand) for operand in operands]
+    if control == "memcheck":
+        uploaded[3] = torch.ones(1, 1).cuda()  # and the kernel reads more than one
+    elif control == "initcheck":
+        uploaded[3] = torch.empty(operands[3].shape, device="cuda")
+    out = upload(torch.full((problem.m, problem.n), math.nan, dtype=getattr(torch, problem.output.value)))
+    launched = DenseKernel(problem, kernel.config, device_index=0, num_sms=NUM_SMS)
+    stream = torch.cuda.current_stream().cuda_stream
+    launched(*uploaded, out=out, stream=stream, **{name: upload(term) for name, term in terms.items()})
+    torch.cuda.synchronize()
+    return relative_error(out.cpu(), gemm_reference(*operands, **terms, out_dtype=torch.float64))
+
+
+def run_kernels(indices: Sequence[int]) -> int:
+    """Run these of `KERNELS` one after another, and say so if all were right."""
+    wrong = 0
+    for index in indices:
+        kernel = KERNELS[index]
+        error, limit = run_kernel(kernel), MAX_RELATIVE_ERROR[kernel.problem.output]
+        right = error <= limit
+        wrong += not right
+        verdict = "right" if right else f"relative error {error:.3g}, expected at most {limit}"
+        print(f"sanitize: {kernel.label} {kernel.shape}: {verdict}", flush=True)
+    if not wrong:
+        print(PASSED, flush=True)
+    return int(wrong > 0)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the kernels, or a control, which never fails by itself."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("indices", nargs="?", metavar="INDEX,...", help="which of KERNELS; all by default")
+    parser.add_argument("--control", choices=CONTROLLED, help="plant the fault that this tool must see")
+    options = parser.parse_args(argv)
+    if options.control:
+        # One whose scales of B are read by ordinary loads: those of blocks.
+        run_kernel(KERNELS[0], options.control)
+        return 0
+    indices = range(len(KERNELS)) if options.indices is None else [int(i) for i in options.indices.split(",")]
+    return run_kernels(indices)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

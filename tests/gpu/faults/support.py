@@ -1,0 +1,195 @@
+"""What the fault tests share: kinds of products, kernels built ahead, guarded outputs and poisoned inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fp8gemm
+from fp8gemm import operands
+from fp8gemm.dense import device_chip
+from fp8gemm.families.dense import DenseKernel, kernel_request
+from fp8gemm.jit.build import build_many
+from fp8gemm.scales import mn_major_pitch, to_mn_major
+from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
+from fp8gemm.tuning.select import select_config
+from tests.cases import Case
+
+BF16, F16, F32, E4M3 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
+GUARD = 4096
+_PATTERN = 0x5A  # 0x5A5A is an ordinary bfloat16, 0x5A5A5A5A an ordinary float32
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What besides its sizes makes a product another kernel's; `in_place` accumulates: the output is C itself."""
+
+    output: torch.dtype = BF16
+    scaling: Scaling = Scaling.BLOCK
+    c: torch.dtype | None = None
+    bias: torch.dtype | None = None
+    in_place: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For the makers of `tests.cases`."""
+        return {"scaling": self.scaling, "c": self.c, "bias": self.bias}
+
+    def problem(self, m: int, n: int, k: int, store: StoreKind | None = None) -> Problem:
+        """The problem with this store or, without one, with that of a new output and a packed C."""
+        if store is None:
+            in_pairs = self.c is None or n % 2 == 0
+            store = StoreKind.TMA if in_pairs and n * self.output.itemsize % 16 == 0 else StoreKind.PREDICATED
+        output, c, bias = operands.output_type(self.output), operands.addend("c", self.c), self.bias
+        return Problem(m, n, k, output, store, self.scaling, c, operands.addend("bias", bias))
+
+    def __str__(self) -> str:
+        c = f"{'in-place' if self.in_place else 'c'}-{_name(self.c)}" if self.c else ""
+        bias = f"bias-{_name(self.bias)}" if self.bias else ""
+        return "-".join(filter(None, (self.scaling.value, _name(self.output), c, bias)))
+
+
+KINDS = (
+    Kind(),
+    Kind(F16, bias=BF16),
+    Kind(F32, c=F32),
+    Kind(BF16, c=BF16, bias=F32, in_place=True),
+    Kind(F16, c=BF16, bias=BF16),
+    Kind(F32, Scaling.ROW),
+    Kind(BF16, Scaling.ROW, bias=BF16),
+    Kind(F32, Scaling.ROW, c=F32, bias=F32, in_place=True),
+)
+"""Every output, both scalings, and C and bias of every type, each somewhere."""
+
+PLAIN_KINDS = (Kind(), Kind(F16), Kind(F32), Kind(BF16, Scaling.ROW), Kind(F16, Scaling.ROW), Kind(F32, Scaling.ROW))
+"""Those without C and bias, for data on which a sum with them would not be exact."""
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+every_plain_kind = pytest.mark.parametrize("kind", PLAIN_KINDS, ids=str)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def problem_of(case: Case, out: Tensor, *, c: Tensor | None = None) -> Problem:
+    """The problem that `gemm` makes of a case; `c` where it does not lie as the case's does."""
+    c = case.c if c is None else c
+    terms = [operands.addend(name, None if term is None else term.dtype) for name, term in (("c", c), ("b", case.bias))]
+    scaling = operands.check_b(case.b, case.scales_b)
+    store = operands.store_kind(out, c)
+    return Problem(*out.shape, case.b.shape[1], operands.output_type(out.dtype), store, scaling, *terms)
+
+
+def build_chosen(problems: Iterable[Problem], device: torch.device) -> None:
+    """Compile the kernels that these problems are computed with, on all processors, so that their calls find them."""
+    chip = device_chip(device.index)
+    requests = (kernel_request(problem, select_config(problem, chip)) for problem in problems if problem.m)
+    build_many(list(dict.fromkeys(requests)))
+
+
+def configs_of(problem: Problem) -> list[TileConfig]:
+    """Every config that a problem's kernel may have."""
+    return list(candidate_configs(problem.store, problem.output, problem.scaling))
+
+
+def make_kernels(
+    wanted: Iterable[tuple[Problem, TileConfig]], device: torch.device, **options: Any
+) -> list[DenseKernel]:
+    """Kernels under these very configs, compiled on all processors; 132 SMs unless the options say otherwise."""
+    pairs = list(wanted)
+    build_many(list(dict.fromkeys(kernel_request(problem, config) for problem, config in pairs)))
+    options = {"num_sms": 132, **options}
+    return [DenseKernel(problem, config, device_index=device.index, **options) for problem, config in pairs]
+
+
+def launch(kernel: DenseKernel, case: Case, out: Tensor, *, c: Tensor | None = None) -> Tensor:
+    """Launch a kernel on the current stream; `c` instead of the case's where the output is C."""
+    terms = case.epilogue if c is None else {**case.epilogue, "c": c}
+    scales_b = to_mn_major(case.scales_b) if kernel.problem.scaling is Scaling.ROW else case.scales_b
+    stream = torch.cuda.current_stream(out.device).cuda_stream
+    kernel(case.a, case.scales_a, case.b, scales_b, out=out, stream=stream, **terms)
+    return out
+
+
+def multiply(case: Case, kind: Kind, out: Tensor | None = None) -> Tensor:
+    """`fp8gemm.gemm` of a case, into `out` or a new output; in place it is filled with C first, and else with NaN."""
+    terms = dict(case.epilogue)
+    if kind.in_place:
+        out = terms["c"].clone() if out is None else out.copy_(terms["c"])
+        terms["c"] = out
+    elif out is not None:
+        out.fill_(math.nan)
+    result = fp8gemm.gemm(*case.operands, **terms, out=out, out_dtype=kind.output)
+    assert out is None or result is out
+    return result
+
+
+class Guarded:
+    """An (M, N) view of NaNs inside a storage whose every other byte, between its rows too, has one known value."""
+
+    def __init__(
+        self,
+        m: int,
+        n: int,
+        dtype: torch.dtype,
+        *,
+        device: torch.device,
+        strides: tuple[int, int] | None = None,
+        offset: int = 0,
+    ) -> None:
+        strides = strides or (n, 1)
+        extent = (m - 1) * strides[0] + (n - 1) * strides[1] + 1 if m else 0
+        elements, first = GUARD + offset + extent + GUARD, GUARD + offset
+        storage = torch.full((elements * dtype.itemsize,), _PATTERN, dtype=torch.uint8, device=device)
+        self.view = storage.view(dtype).as_strided((m, n), strides, first).fill_(math.nan)
+        self._rows = storage.view(elements, dtype.itemsize)
+        self._outside = torch.ones(elements, dtype=torch.bool, device=device)
+        self._outside.as_strided((m, n), strides, first).fill_(False)
+
+    def is_intact(self) -> bool:
+        """Whether no byte outside the view has changed."""
+        return bool((self._rows[self._outside] == _PATTERN).all())
+
+
+def poisoned_rows(matrix: Tensor, *, pitch_extra: int) -> Tensor:
+    """The same matrix in a storage that is NaN after every row's end and for 129 rows after the last."""
+    rows, columns = matrix.shape
+    storage = torch.full((rows + 129, columns + pitch_extra), math.nan, device=matrix.device).to(matrix.dtype)
+    return storage[:rows, :columns].copy_(matrix)
+
+
+def poisoned_scales(scales: Tensor) -> Tensor:
+    """The same scales, MN-major, with NaN in each column's padding and after the last column."""
+    rows, columns = scales.shape
+    pitch = mn_major_pitch(rows)
+    storage = torch.full(((columns + 4) * pitch + 256,), math.nan, device=scales.device)
+    return storage.as_strided((rows, columns), (1, pitch)).copy_(scales)
+
+
+def poisoned_end(tensor: Tensor, *, offset: int = 0) -> Tensor:
+    """The same tensor, packed, between `offset` NaNs and 256 more."""
+    size = tensor.numel()
+    storage = torch.full((offset + size + 256,), math.nan, device=tensor.device).to(tensor.dtype)
+    return storage[offset : offset + size].view(tensor.shape).copy_(tensor)
+
+
+def poisoned(case: Case, *, pitch_extra: int = 16) -> Case:
+    """The same case with NaN past the end of every operand, and after every row of those that have a pitch."""
+    by_rows = case.scaling is Scaling.ROW
+    return replace(
+        case,
+        a=poisoned_rows(case.a, pitch_extra=pitch_extra),
+        scales_a=poisoned_scales(case.scales_a),
+        b=poisoned_rows(case.b, pitch_extra=pitch_extra),
+        scales_b=poisoned_scales(case.scales_b) if by_rows else poisoned_end(case.scales_b),
+        c=None if case.c is None else poisoned_rows(case.c, pitch_extra=pitch_extra),
+        bias=None if case.bias is None else poisoned_end(case.bias),
+    )

@@ -1,0 +1,88 @@
+"""The list of faults in kernels and inputs that must not hurt, and the tests that show it of each."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = "tests/gpu/faults"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault by its number.
+
+    Attributes:
+        what: in a few words.
+        files: files of this directory whose functions ``test_fault_<number>_...`` are its tests.
+        more: node ids of other tests that belong to it.
+        limit_s: seconds within which all of them end, several times what they need.
+    """
+
+    number: int
+    what: str
+    files: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    limit_s: float = 120.0
+
+    @property
+    def nodes(self) -> list[str]:
+        """What to call pytest with."""
+        own = [f"{HERE}/{file}::{name}" for file in self.files for name in functions(ROOT / HERE / file, self.number)]
+        return [*own, *self.more]
+
+
+def functions(path: Path, number: int) -> list[str]:
+    """The tests of a fault in a file, in their order."""
+    prefix = f"test_fault_{number:02d}_"
+    body = ast.parse(path.read_text()).body
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith(prefix)]
+
+
+FAULTS = (
+    Fault(1, "every M, N and K with a tail; K that no kernel takes", ("shapes.py",), limit_s=200),
+    Fault(2, "canaries around the output and between its rows", ("memory.py",), limit_s=200),
+    Fault(3, "output full of NaN before: every element written", ("memory.py",)),
+    Fault(4, "NaN past the end of every input", ("memory.py",)),
+    Fault(5, "misaligned, strided, overlapping and wrong arguments", ("arguments.py", "refused.py")),
+    Fault(6, "NaN codes, NaN and Inf in C and bias: their row, column or element", ("values.py",)),
+    Fault(7, "all 256 x 256 pairs of codes", ("values.py",)),
+    Fault(
+        8,
+        "quantisation at the edges of every range",
+        ("values.py",),
+        ("tests/gpu/test_quantize.py", "tests/unit/test_quantize.py"),
+    ),
+    Fault(9, "scales 0, negative, subnormal, 1e-23, Inf, NaN", ("values.py",)),
+    Fault(10, "a power of two of its own in every scale block", ("values.py",)),
+    Fault(11, "overflow of outputs and accumulators", ("values.py",)),
+    Fault(12, "M N, M K and N K past 2^31 elements", ("shapes.py",), limit_s=200),
+    Fault(13, "1, 2, 7, 131 and 132 SMs", ("shapes.py",)),
+    Fault(
+        14,
+        "1 to 2 stages + 2 K blocks, many tiles per CTA, 10^5 launches",
+        ("shapes.py",),
+        ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",),
+        limit_s=600,
+    ),
+    Fault(15, "programmatic dependent launch", ("programmatic.py",)),
+    Fault(16, "CUDA graphs: 1000 replays, two at once", ("launching.py",)),
+    Fault(17, "8 streams, 8 threads with 10^4 calls each, 2 devices", ("launching.py",), limit_s=200),
+    Fault(18, "1000 runs of one input", ("launching.py",)),
+    Fault(19, "compute-sanitizer's four tools", ("machine.py",), limit_s=400),
+    Fault(
+        20,
+        "no GPU, not Hopper, no driver, an old driver",
+        ("machine.py",),
+        (
+            "tests/unit/test_driver_device.py",
+            "tests/unit/test_import.py::test_import_needs_neither_a_home_nor_a_cache",
+            "tests/unit/test_cli.py::test_info_tells_machines_apart",
+            "tests/unit/test_faults_without_gpu.py::test_fault_20_no_gpu",
+            "tests/unit/test_faults_without_gpu.py::test_fault_20_a_driver_that_cannot_be_loaded",
+        ),
+    ),
+    Fault(21, "a plan's weight moved, replaced, reloaded, copied, pickled", ("plans.py",)),
+)

@@ -1,0 +1,202 @@
+"""scripts/sanitize.py: what it takes for clean, what it runs, and its report; with stand-ins for compute-sanitizer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fp8gemm.driver.device import DeviceStatus, Diagnosis
+from fp8gemm.tuning.config import violations
+from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def sanitize() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sanitize", SCRIPTS / "sanitize.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    sys.modules["sanitize"] = module
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+RIGHT = "sanitize: all results are right\n"
+RACE = "========= RACECHECK SUMMARY: {0} hazards displayed ({0} errors, 0 warnings)"
+
+
+@pytest.mark.parametrize(
+    ("returncode", "output", "status"),
+    [
+        (0, RIGHT + "========= ERROR SUMMARY: 0 errors", "clean"),
+        (0, RIGHT + RACE.format(0), "clean"),
+        (86, RIGHT + "========= ERROR SUMMARY: 3 errors", "3 errors"),
+        (86, RIGHT + "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", "1 errors"),
+        (0, RIGHT + "========= ERROR SUMMARY: 3 errors", "3 errors"),
+        (86, RIGHT + "========= ERROR SUMMARY: 0 errors", "wrong result or crash, exit code 86"),
+        (1, "========= ERROR SUMMARY: 0 errors", "wrong result or crash, exit code 1"),
+        (0, "========= ERROR SUMMARY: 0 errors", "wrong result or crash, exit code 0"),
+        (0, RIGHT, "no summary, exit code 0"),
+        (255, "========= Error: Device not supported", "no summary, exit code 255"),
+    ],
+)
+def test_output_is_clean_only_with_summary_exit_code_and_result(
+    sanitize: ModuleType, returncode: int, output: str, status: str
+) -> None:
+    found, detail = sanitize.judge("memcheck", returncode, output)
+    assert found == status and bool(detail) == (status != "clean")
+
+
+MESSAGES = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at kernel+0x10 and Read access at kernel+0x20 [4 hazards]
+=========     Write access by thread 3
+=========
+========= Error: Race reported between Write access at kernel+0x30 and Read access at kernel+0x40 [4 hazards]
+=========
+"""
+
+
+@pytest.mark.parametrize(
+    ("patterns", "returncode", "results", "status"),
+    [
+        ((), 86, RIGHT, "2 errors"),
+        ((r"kernel\+0x10",), 86, RIGHT, "1 errors"),
+        # Only a message's first line counts, so that a pattern accepts what it was written for.
+        ((r"by thread 3",), 86, RIGHT, "2 errors"),
+        ((r"^Error: Race",), 86, RIGHT, "clean but for 2 messages that racecheck is wrong about: for a reason"),
+        ((r"^Error: Race",), 86, "", "wrong result or crash, exit code 86"),
+        ((r"^Error: Race",), 1, RIGHT, "wrong result or crash, exit code 1"),
+    ],
+)
+def test_messages_that_a_tool_is_wrong_about_are_counted_and_said(
+    sanitize: ModuleType, patterns: tuple[str, ...], returncode: int, results: str, status: str
+) -> None:
+    accepted = [sanitize.Limitation(pattern, "for a reason") for pattern in patterns]
+    output = results + MESSAGES + RACE.format(2)
+    assert sanitize.judge("racecheck", returncode, output, accepted)[0] == status
+
+
+def stand_in(directory: Path, script: str) -> str:
+    """A compute-sanitizer that is this shell script; its options are the tool's, python, the runner and its own."""
+    path = directory / "compute-sanitizer"
+    path.write_text(f'#!/bin/sh\ntool=$2\nfor last; do :; done\necho "$*" >>{directory}/log\n{script}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_tool_that_hangs_is_stopped_and_what_it_said_is_kept(sanitize: ModuleType, tmp_path: Path) -> None:
+    hangs = stand_in(tmp_path, "echo so far\nexec sleep 60")
+    status, detail = sanitize.examine(hangs, "memcheck", ["0"], timeout=1.0)
+    assert status == "no end within 1 s" and detail == "so far"
+
+
+def test_only_our_kernels_are_instrumented_and_tensors_have_their_own_memory(
+    sanitize: ModuleType, tmp_path: Path
+) -> None:
+    tool = stand_in(tmp_path, 'echo "$PYTORCH_NO_CUDA_MEMORY_CACHING" >>' + f"{tmp_path}/log")
+    sanitize.examine(tool, "racecheck", ["3,4"], timeout=10.0)
+    asked, caching = (tmp_path / "log").read_text().splitlines()
+    assert "--tool racecheck" in asked and "kne=fp8gemm_kernel" in asked and asked.endswith("sanitize_kernels.py 3,4")
+    assert caching == "1"
+
+
+SUMMARY = 'echo "========= ERROR SUMMARY: {} errors"'
+SEES = f'case "$*" in *--control*) {SUMMARY.format(2)}; exit 86;; esac\n'
+ALL_RIGHT = f"echo '{RIGHT.strip()}'\n{SUMMARY.format(0)}"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (SEES + ALL_RIGHT, {"clean"}),
+        # One kernel is at fault: found alone, and the others are clean.
+        (SEES + f'case "$last" in *1*) {SUMMARY.format(4)}; exit 86;; esac\n' + ALL_RIGHT, {"clean", "4 errors"}),
+        # Together they are not clean, alone they are: that is said too.
+        (SEES + f'case "$last" in *,*) {SUMMARY.format(5)}; exit 86;; esac\n' + ALL_RIGHT, {"clean", "5 errors"}),
+        # A tool that sees nothing at all.
+        (ALL_RIGHT, {"clean", "not seen: clean"}),
+    ],
+)
+def test_each_kernel_gets_its_own_finding(
+    sanitize: ModuleType, tmp_path: Path, script: str, expected: set[str]
+) -> None:
+    findings = list(sanitize.find(stand_in(tmp_path, script), "memcheck", (0, 1, 2), timeout=10.0))
+    kernels = [sanitize.KERNELS[index] for index in (0, 1, 2)]
+    assert [finding.kernel for finding in findings[:3]] == [kernel.label for kernel in kernels]
+    assert {finding.status for finding in findings} == expected
+    dirty = [finding for finding in findings if finding.status != "clean"]
+    assert len(dirty) == len(expected) - 1
+    assert all(finding.detail or finding.kernel == "planted fault" for finding in dirty)
+
+
+@pytest.fixture
+def on_hopper(sanitize: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes main() find a Hopper GPU, its kernels built, and this compute-sanitizer; gives the path for its report."""
+
+    def install(script: str) -> Path:
+        ready = Diagnosis(DeviceStatus.READY, "")
+        monkeypatch.setattr(sanitize, "diagnose", lambda index: ready)
+        monkeypatch.setattr(sanitize, "build_many", lambda requests: None)
+        monkeypatch.setattr(sanitize, "device_info", lambda index: type("Info", (), {"name": "NVIDIA H200"}))
+        tool = stand_in(tmp_path, script)
+        monkeypatch.setattr(sanitize.shutil, "which", lambda name: tool)
+        return tmp_path / "report.json"
+
+    return install
+
+
+@pytest.mark.parametrize(("script", "code"), [(SEES + ALL_RIGHT, 0), (ALL_RIGHT, 1), ("exit 3", 1)])
+def test_report_and_exit_code(
+    sanitize: ModuleType, on_hopper: Callable[[str], Path], capsys: pytest.CaptureFixture[str], script: str, code: int
+) -> None:
+    path = on_hopper(script)
+    assert sanitize.main(["--quick", "--json", str(path)]) == code
+    found = json.loads(path.read_text())
+    assert set(found) == {"gpu", "date", "findings", "limits"} and found["gpu"] == "NVIDIA H200"
+    assert all(set(each) == {"tool", "kernel", "shape", "status"} for each in found["findings"])
+    assert {each["tool"] for each in found["findings"]} == set(sanitize.TOOLS)
+    assert (code == 0) == all(each["status"] == "clean" for each in found["findings"])
+    printed = capsys.readouterr().out
+    assert all(each["kernel"] in printed for each in found["findings"])
+    assert "TMA" in found["limits"] and found["limits"] in printed
+
+
+def test_without_a_sanitizer_or_a_gpu_it_says_so(
+    sanitize: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sanitize.shutil, "which", lambda name: None)
+    assert sanitize.main([]) == 2 and "not on PATH" in capsys.readouterr().out
+    monkeypatch.setattr(sanitize.shutil, "which", lambda name: "compute-sanitizer")
+    monkeypatch.setattr(sanitize, "diagnose", lambda index: Diagnosis(DeviceStatus.NO_GPU, "no GPU here"))
+    assert sanitize.main([]) == 2 and "no GPU here" in capsys.readouterr().out
+
+
+def test_the_kernels_are_all_families_outputs_and_stores_and_legal(sanitize: ModuleType) -> None:
+    everything = {(s, o, st) for s in Scaling for o in OutputType for st in StoreKind}
+    kernels = sanitize.KERNELS
+    for chosen, wanted in ((kernels, everything), ([kernels[index] for index in sanitize.QUICK], None)):
+        problems = [kernel.problem for kernel in chosen]
+        combined = {(problem.scaling, problem.output, problem.store) for problem in problems}
+        assert wanted is None or combined == wanted
+        for position, values in enumerate((Scaling, OutputType, StoreKind)):
+            assert {each[position] for each in combined} == set(values)
+        assert {kernel.config.cluster_size for kernel in chosen} == {1, 2}
+        assert {(problem.c is Addend.NONE) for problem in problems} == {True, False}
+    assert {kernel.problem.c for kernel in kernels} == {kernel.problem.bias for kernel in kernels} == set(Addend)
+    assert {(kernel.config.cluster_m, kernel.config.cluster_n) for kernel in kernels} == {(1, 1), (2, 1), (1, 2)}
+    for kernel in kernels:
+        problem = kernel.problem
+        assert not violations(kernel.config, problem.store, problem.output, problem.scaling), kernel.label
+    assert len({(kernel.label, kernel.shape) for kernel in kernels}) == len(kernels)
+    # The planted fault is in scales that are read by ordinary loads.
+    assert kernels[0].problem.scaling is Scaling.BLOCK
