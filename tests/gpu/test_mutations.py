@@ -1,0 +1,95 @@
+"""Every fault that needs a GPU to show is caught by a named test, as promised; and those tests pass without it.
+
+Each mutant's tests run in a process of their own, several at a time, because most of their time is a process's start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gpu.test_stress import DEFAULT_LAUNCHES
+from tests.mutations.catalogue import CONTROLS, GPU_MUTANTS, MUTANTS
+from tests.mutations.mutant import REFUSED, Mutant
+from tests.mutations.report import write_report
+from tests.mutations.runner import Outcome, run_mutant
+
+WORKERS = 6
+CONTROL_LIMIT_S = 580.0
+"""All named tests, and while they run the GPU also does what the mutants do."""
+
+Runs = dict[str, "Future[Outcome]"]
+
+
+def chosen(session: pytest.Session, mutants: tuple[Mutant, ...]) -> list[Mutant]:
+    """Those that some test of this session is about."""
+    names = {item.callspec.params["mutant"].name for item in session.items if "mutant" in _parameters(item)}
+    return [mutant for mutant in mutants if mutant.name in names]
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params if callspec and item.path.name == os.path.basename(__file__) else {}
+
+
+@pytest.fixture(scope="session")
+def runs(request: pytest.FixtureRequest, device: torch.device, say: Callable[[str], None]) -> Iterator[Runs]:
+    """How the tests of each chosen mutant end; the long ones are begun first."""
+    mutants = sorted(chosen(request.session, GPU_MUTANTS), key=lambda mutant: (not mutant.chaos, mutant.tests))
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = {
+            mutant.name: pool.submit(run_mutant, mutant, limit_s=CONTROL_LIMIT_S)
+            for mutant in chosen(request.session, CONTROLS)
+        }
+        found |= {mutant.name: pool.submit(run_mutant, mutant) for mutant in mutants}
+        yield found
+        for name, run in found.items():
+            outcome = run.result()
+            said = outcome.how.value if outcome.how else outcome.problem or "no test fails"
+            say(f"{name:<40} {said:<20} {outcome.seconds:>4.0f} s  {outcome.test}")
+        if len(mutants) == len(GPU_MUTANTS):
+            write_report("mutations-h200.json", device, mutants=[record(mutant, found) for mutant in MUTANTS])
+
+
+def record(mutant: Mutant, runs: Runs) -> dict[str, Any]:
+    """A mutant and what became of it, for the results. Those that need no GPU are held to their promise elsewhere."""
+    entry: dict[str, Any] = {"name": mutant.name, "what": mutant.what, "files": mutant.files}
+    if mutant.same_code:
+        return {**entry, "caught_by": "", "how": "", "result": "not observable", "reason": mutant.same_code}
+    if not mutant.gpu:
+        how = "does not compile" if mutant.caught == REFUSED else "wrong result"
+        return {**entry, "caught_by": mutant.tests[0], "how": how, "result": "caught", "reason": "needs no GPU"}
+    outcome = runs[mutant.name].result()
+    if outcome.how in mutant.caught:
+        return {**entry, "caught_by": outcome.test, "how": outcome.how.value, "result": "caught", "reason": ""}
+    if outcome.passed and mutant.may_survive:
+        return {**entry, "caught_by": "", "how": "", "result": "not observable", "reason": survival(mutant)}
+    return {**entry, "caught_by": "", "how": "", "result": "not caught", "reason": str(outcome)}
+
+
+def survival(mutant: Mutant) -> str:
+    """What has been tried in vain, and why that may be."""
+    launches = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES)
+    stressed = any("test_stress.py" in test for test in mutant.tests)
+    tried = f"{launches} launches" if stressed else "its tests"
+    return f"not observable after {tried} in the chaos build: {mutant.may_survive}"
+
+
+@pytest.mark.parametrize("mutant", CONTROLS, ids=lambda mutant: mutant.name)
+def test_the_named_tests_pass_without_a_fault(mutant: Mutant, runs: Runs) -> None:
+    outcome = runs[mutant.name].result()
+    assert outcome.passed, str(outcome)
+
+
+@pytest.mark.parametrize("mutant", GPU_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_caught(mutant: Mutant, runs: Runs) -> None:
+    outcome = runs[mutant.name].result()
+    if outcome.passed and mutant.may_survive:
+        print(survival(mutant))
+        return
+    assert outcome.how in mutant.caught, f"{mutant.what}: expected {[how.value for how in mutant.caught]}; {outcome}"

@@ -1,0 +1,160 @@
+"""Small kernels launched very often: what is out of order by a hair goes wrong once in many thousand launches.
+
+Shapes and configs are chosen so that every wait of the kernel is needed: fewer K blocks than stages and more, several
+tiles per CTA, clusters along either dimension, both stores, both scalings, staging in one slot and in two. Under
+``--chaos`` the kernels sleep at random. FP8GEMM_TEST_LAUNCHES says how many launches there are, 100000 by default.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+
+from fp8gemm.families.dense import DenseKernel, kernel_request
+from fp8gemm.jit.build import build_many
+from fp8gemm.reference import gemm_reference
+from fp8gemm.scales import to_mn_major
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from tests import cases
+from tests.mutations.report import write_report
+
+DEFAULT_LAUNCHES = 100_000
+GRAPH_LAUNCHES = 50
+OPERAND_SETS = 5
+"""A launch's stale data must not be what the next one wants, so operands change from launch to launch."""
+
+NUM_SMS = 4
+"""Few, so that a CTA computes several tiles; launches of one graph run beside each other on the rest."""
+
+PROGRESS_S, LIMIT_S = 20.0, 180.0
+"""Seconds that one replay of a graph may take, a thousand times what it needs; and the whole test."""
+
+DTYPES = {
+    OutputType.BFLOAT16: torch.bfloat16,
+    OutputType.FLOAT16: torch.float16,
+    OutputType.FLOAT32: torch.float32,
+}
+
+
+@dataclass(frozen=True)
+class Base:
+    """A tile config and an output of several tiles with tails."""
+
+    config: TileConfig
+    m: int
+    n: int
+    store: StoreKind = StoreKind.TMA
+    scaling: Scaling = Scaling.BLOCK
+    output: OutputType = OutputType.BFLOAT16
+
+    def problems(self) -> Iterator[Problem]:
+        """One for each number of K blocks from 1 to twice the stages plus two, some with a partial last block."""
+        for k_blocks in range(1, 2 * self.config.stages + 3):
+            k = 128 * k_blocks - 16 * (k_blocks % 3)
+            yield Problem(self.m, self.n, k, self.output, self.store, self.scaling)
+
+
+BASES = (
+    Base(TileConfig(64, 64, 2, warpgroups_m=1, warpgroups_n=2), 200, 320),
+    Base(TileConfig(128, 64, 3, cluster_m=2), 520, 200),
+    Base(TileConfig(64, 128, 2, cluster_n=2, warpgroups_m=1, warpgroups_n=2), 200, 520, scaling=Scaling.ROW),
+    Base(TileConfig(256, 128, 2), 520, 264),
+    Base(TileConfig(128, 128, 2), 300, 264, scaling=Scaling.ROW, output=OutputType.FLOAT32),
+    Base(TileConfig(128, 64, 2, cluster_n=2), 300, 137, store=StoreKind.PREDICATED),
+    Base(
+        TileConfig(64, 64, 2, cluster_m=2, warpgroups_m=1, warpgroups_n=2),
+        200,
+        137,
+        StoreKind.PREDICATED,
+        Scaling.ROW,
+        OutputType.FLOAT16,
+    ),
+)
+KERNELS = [(problem, base.config) for base in BASES for problem in base.problems()]
+
+
+class Repeated:
+    """A graph of many launches of one kernel: poison, launches on several streams, and a count of wrong elements."""
+
+    def __init__(self, problem: Problem, config: TileConfig, *, device: torch.device, seed: int) -> None:
+        (m, n, k), dtype = (problem.m, problem.n, problem.k), DTYPES[problem.output]
+        self.name = f"{kernel_request(problem, config).label} at M = {m}"
+        kernel = DenseKernel(problem, config, device_index=device.index, num_sms=NUM_SMS)
+        sets = [
+            cases.small_integers(m, n, k, seed=seed + i, device=device, scaling=problem.scaling)
+            for i in range(OPERAND_SETS)
+        ]
+        self.expected = torch.stack([gemm_reference(*case.operands, out_dtype=dtype) for case in sets])
+        self.operands = [case.operands for case in sets]
+        if problem.scaling is Scaling.ROW:
+            self.operands = [(a, scales_a, b, to_mn_major(scales_b)) for a, scales_a, b, scales_b in self.operands]
+        self.out = torch.empty(GRAPH_LAUNCHES // OPERAND_SETS, OPERAND_SETS, m, n, dtype=dtype, device=device)
+        self.wrong = torch.zeros((), dtype=torch.int64, device=device)
+        self.graph = torch.cuda.CUDAGraph()
+        self.done = torch.cuda.Event()
+        streams = [torch.cuda.Stream(device) for _ in range(OPERAND_SETS)]
+        main = torch.cuda.Stream(device)
+        torch.cuda.synchronize(device)
+        with torch.cuda.stream(main):
+            self.graph.capture_begin()
+            self.out.fill_(math.nan)
+            for stream in streams:
+                stream.wait_stream(main)
+            for outputs in self.out:
+                for operands, out, stream in zip(self.operands, outputs, streams, strict=True):
+                    kernel(*operands, out=out, stream=stream.cuda_stream)
+            for stream in streams:
+                main.wait_stream(stream)
+            self.wrong += (self.out != self.expected).sum()  # NaN differs from everything
+            self.graph.capture_end()
+
+    def replay(self) -> int | None:
+        """Wrong elements so far; None if the replay does not end."""
+        self.graph.replay()
+        self.done.record()
+        deadline = time.monotonic() + PROGRESS_S
+        while not self.done.query():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(2e-5)
+        return int(self.wrong.item())
+
+
+def test_launches_of_small_shapes_are_right(
+    device: torch.device, seed: int, no_progress: Callable[..., NoReturn], say: Callable[[str], None]
+) -> None:
+    """Exact data: no element may differ, in any launch."""
+    wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES)
+    build_many([kernel_request(problem, config) for problem, config in KERNELS])
+    graphs = [Repeated(problem, config, device=device, seed=seed) for problem, config in KERNELS]
+    torch.cuda.synchronize(device)
+    shapes = sorted({f"{problem.m}x{problem.n}x{problem.k}" for problem, _ in KERNELS})
+    launches, started = 0, time.monotonic()
+
+    def report(*, hangs: int, wrong: int) -> None:
+        seconds = round(time.monotonic() - started, 1)
+        say(f"stress: {launches} launches of {len(graphs)} kernels in {seconds} s, shapes {', '.join(shapes)}")
+        labels = [kernel_request(problem, config).label for problem, config in KERNELS]
+        counts = {"launches": launches, "seconds": seconds, "hangs": hangs, "wrong": wrong}
+        write_report("stress-h200.json", device, **counts, kernels=labels, shapes=shapes)
+
+    while launches < wanted:
+        for graph in graphs:
+            wrong = graph.replay()
+            launches += GRAPH_LAUNCHES
+            if wrong is None:
+                report(hangs=1, wrong=0)
+                no_progress(f"{graph.name} does not end; {launches} launches, seed {seed}", *graphs)
+            if wrong:
+                report(hangs=0, wrong=wrong)
+                raise AssertionError(f"{wrong} wrong elements from {graph.name} in {launches} launches, seed {seed}")
+        if time.monotonic() - started > LIMIT_S:  # no wrong result: another kind of error
+            raise TimeoutError(f"{launches} of {wanted} launches took {LIMIT_S} s")
+    report(hangs=0, wrong=0)

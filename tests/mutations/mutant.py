@@ -1,0 +1,110 @@
+"""What a mutant is: edits of the device headers, the tests that must catch it, and a kernel on which it shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from fp8gemm.families.dense import kernel_request
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+
+
+class Caught(Enum):
+    """How a mutant is caught."""
+
+    WRONG = "wrong result"
+    HANG = "hang"
+    FAULT = "CUDA error"
+    REFUSED = "does not compile"
+
+
+WRONG, HANG, REFUSED = (frozenset({how}) for how in (Caught.WRONG, Caught.HANG, Caught.REFUSED))
+RACE = frozenset({Caught.WRONG, Caught.HANG, Caught.FAULT})
+"""A lost race may damage data, barriers or addresses."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of a header.
+
+    Attributes:
+        header: path relative to ``include/fp8gemm``.
+        old: text that occurs exactly once in the header.
+        new: what takes its place.
+    """
+
+    header: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A kernel that a mutant is compiled into where there is no GPU to run it on."""
+
+    problem: Problem
+    config: TileConfig
+
+    @property
+    def request(self) -> KernelRequest:
+        return kernel_request(self.problem, self.config)
+
+
+# Small tiles compile fast; N and K have tails, and a tile past which there is no other.
+_TILE = TileConfig(128, 64, 3)
+_PROBLEM = Problem(1, 584, 272)
+
+SAMPLES = {
+    "plain": Sample(_PROBLEM, _TILE),
+    "wide": Sample(_PROBLEM, TileConfig(128, 128, 3)),
+    "tall": Sample(_PROBLEM, TileConfig(256, 64, 3)),
+    "long": Sample(replace(_PROBLEM, k=16384), _TILE),
+    "cluster_m": Sample(_PROBLEM, replace(_TILE, cluster_m=2)),
+    "cluster_n": Sample(_PROBLEM, replace(_TILE, cluster_n=2)),
+    "predicated": Sample(replace(_PROBLEM, n=577, store=StoreKind.PREDICATED), _TILE),
+    "float16": Sample(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
+    "float32": Sample(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
+    "float32_tall": Sample(replace(_PROBLEM, output=OutputType.FLOAT32), TileConfig(256, 128, 2)),
+    "row": Sample(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
+    "c": Sample(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
+    "bias": Sample(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
+    "c_and_bias": Sample(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault, and what must notice it.
+
+    Attributes:
+        name: unique, in words joined by hyphens.
+        what: the fault in one line.
+        edits: applied in order; none for a control, which must survive.
+        tests: pytest node ids, run together in this order until one fails.
+        caught: the ways to be caught that count.
+        gpu: whether the tests need a Hopper GPU.
+        chaos: whether the tests run in the chaos build.
+        sample: key of `SAMPLES`: a kernel whose code the fault changes.
+        may_survive: why it may go unnoticed, for a fault of which no run can show more than that it did no harm.
+        same_code: why it makes no difference to compiled code, for a fault that therefore no run can show.
+        message: part of the compiler's message, for a mutant that must not compile.
+    """
+
+    name: str
+    what: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+    caught: frozenset[Caught] = WRONG
+    gpu: bool = True
+    chaos: bool = False
+    sample: str = "plain"
+    may_survive: str = ""
+    same_code: str = ""
+    message: str = ""
+
+    @property
+    def files(self) -> list[str]:
+        """The headers it changes, sorted."""
+        return sorted({edit.header for edit in self.edits})

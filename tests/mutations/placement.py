@@ -1,0 +1,135 @@
+"""Faults of where things are: which CTA computes which tile, what a loader fetches, and what the host believes."""
+
+from __future__ import annotations
+
+from tests.mutations.mutant import HANG, REFUSED, Edit, Mutant
+
+_PERSISTENT, _RASTER, _LOAD = "scheduler/persistent.cuh", "scheduler/raster.cuh", "mainloop/load.cuh"
+
+_SCHEDULE = ("tests/unit/test_scheduler.py::test_the_device_schedule_is_the_model",)
+_STRESS = ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",)
+_EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
+_COMPILED = ("tests/jit/test_kernels.py::test_kernels_do_not_spill_and_lose_no_overlap",)
+
+_M = "tile.m = cluster_tile.m * Config::kClusterM + rank / Config::kClusterN;"
+_N = "tile.n = cluster_tile.n * Config::kClusterN + rank % Config::kClusterN;"
+_PLACE = "TileCoordinate{first_m + in_band % rows, in_band / rows}"
+_SLOTS = "kSlots = kStagesWholeTile ? 1 : 2;"
+
+
+def _schedule(name: str, what: str, *edits: Edit) -> Mutant:
+    """The scheduler's headers are compiled for the host too, so their faults need no GPU."""
+    return Mutant(name, what, edits, _SCHEDULE, gpu=False, sample="cluster_m")
+
+
+_SCHEDULES = (
+    _schedule(
+        "last-tile-dropped",
+        "the last cluster tile is never computed",
+        Edit(_PERSISTENT, "index >= num_m * kNumN", "index + 1 >= num_m * kNumN"),
+    ),
+    _schedule(
+        "tile-computed-twice",
+        "a cluster's second tile is the first tile of all again",
+        Edit(_PERSISTENT, "banded_raster(index, num_m", "banded_raster(index == num_clusters ? 0 : index, num_m"),
+    ),
+    _schedule(
+        "raster-transposed",
+        "rows and columns of tiles are exchanged",
+        Edit(_RASTER, _PLACE, "TileCoordinate{in_band / rows, first_m + in_band % rows}"),
+    ),
+    _schedule(
+        "short-last-band-ignored",
+        "the last band of tile rows counts as a full one",
+        Edit(_RASTER, "minimum(band, num_m - first_m)", "minimum(band, num_m)"),
+    ),
+    _schedule(
+        "ranks-swapped",
+        "the CTAs of a cluster divide its tile along the wrong dimension",
+        Edit(_PERSISTENT, _M, _M.replace("rank / Config::kClusterN", "rank % Config::kClusterN")),
+        Edit(_PERSISTENT, _N, _N.replace("rank % Config::kClusterN", "rank / Config::kClusterN")),
+    ),
+    _schedule(
+        "last-columns-dropped",
+        "the number of tile columns is rounded down",
+        Edit(_PERSISTENT, "kNumN = ceil_div(Config::kN, kClusterTileN)", "kNumN = Config::kN / kClusterTileN"),
+    ),
+)
+
+
+def _refused(name: str, what: str, *edits: Edit, message: str) -> Mutant:
+    return Mutant(name, what, edits, _COMPILED, REFUSED, gpu=False, message=message)
+
+
+_BELIEFS = (
+    _refused(
+        "more-staging-than-the-host-counts",
+        "the kernel has one staging slot more than the host reserves shared memory for",
+        Edit("epilogue/tma_store.cuh", _SLOTS, _SLOTS.replace("1 : 2", "2 : 3")),
+        message="the host computes another size of shared memory",
+    ),
+    _refused(
+        "one-stage-more-than-the-host-counts",
+        "the kernel's ring has one stage more than the host reserves shared memory for",
+        Edit("mainloop/stage.cuh", "kStages = Config::kStages;", "kStages = Config::kStages + 1;"),
+        message="the host computes another size of shared memory",
+    ),
+    _refused(
+        "another-argument-block",
+        "the kernel expects a tensor map more than the host passes",
+        Edit(
+            "kernels/dense.cuh", "        TensorMap a_map; ", "        TensorMap first_map;\n        TensorMap a_map; "
+        ),
+        message="the host lays out this struct byte by byte",
+    ),
+)
+
+
+def _clustered(label: str) -> tuple[str, ...]:
+    return (f"tests/gpu/test_configs.py::test_any_number_of_sms_gives_the_same_bits[{label}-7]",)
+
+
+_LOADS = (
+    Mutant(
+        "loader-of-the-next-rows",
+        "the rows of A come from the tile below",
+        (Edit(_LOAD, "row_a = tile.m * Shape::kBlockM;", "row_a = (tile.m + 1) * Shape::kBlockM;"),),
+        _EXACT,
+    ),
+    Mutant(
+        "k-block-loaded-is-the-next",
+        "operands come from one K block later than their scales",
+        (Edit(_LOAD, "k = k_block * Shape::kBlockK;", "k = (k_block + 1) * Shape::kBlockK;"),),
+        _EXACT,
+    ),
+    Mutant(
+        "shares-land-on-each-other",
+        "each CTA of a cluster multicasts its share to the place of the first",
+        (Edit(_LOAD, "tile + first * Shape::kBlockK, map", "tile, map"),),
+        _clustered("256x128-s3-c2x1"),
+        sample="cluster_m",
+    ),
+    Mutant(
+        "shares-are-the-same",
+        "each CTA of a cluster fetches the rows of the first share",
+        (Edit(_LOAD, "full, k, row + first, kAllOfCluster", "full, k, row, kAllOfCluster"),),
+        _clustered("64x64-s8-c1x2"),
+        sample="cluster_n",
+    ),
+    Mutant(
+        "multicast-to-one",
+        "what should reach both CTAs of a cluster reaches the first alone",
+        (Edit(_LOAD, "kAllOfCluster = (1u << Shape::kClusterSize) - 1;", "kAllOfCluster = 1u;"),),
+        _STRESS,
+        HANG,
+        sample="cluster_m",
+    ),
+    Mutant(
+        "warpgroups-multiply-one-place",
+        "both warpgroups multiply the rows of A that are the first's",
+        (Edit("mainloop/multiply.cuh", "descriptor_offset(origin.row * Shape::kBlockK)", "descriptor_offset(0)"),),
+        _EXACT,
+    ),
+)
+
+MUTANTS = _SCHEDULES + _BELIEFS + _LOADS

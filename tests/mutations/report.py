@@ -1,0 +1,21 @@
+"""Result files of test runs on a GPU: written where FP8GEMM_TEST_REPORT_DIR says, and only if it is set."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def write_report(name: str, device: torch.device, **content: Any) -> None:
+    """Write ``name`` with the GPU, the date and this content, as JSON."""
+    directory = os.environ.get("FP8GEMM_TEST_REPORT_DIR")
+    if not directory:
+        return
+    report = {"gpu": torch.cuda.get_device_name(device), "date": datetime.date.today().isoformat(), **content}
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    Path(directory, name).write_text(json.dumps(report, indent=1) + "\n")

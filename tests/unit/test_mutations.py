@@ -1,0 +1,251 @@
+"""The mutants fit the headers as they are, change the compiled code, and are judged by what their tests say.
+
+Those that need no GPU are run here: some test must fail on them. `tests/gpu/test_mutations.py` runs the others.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fp8gemm.errors import CompileError
+from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source
+from fp8gemm.jit.render import render_source
+from fp8gemm.tuning.config import violations
+from tests.gpu.test_stress import KERNELS
+from tests.mutations import tree
+from tests.mutations.catalogue import CONTROLS, MUTANTS, find
+from tests.mutations.mutant import REFUSED, SAMPLES, Caught, Edit, Mutant
+from tests.mutations.runner import ROOT, Outcome, run_mutant, run_tests
+from tests.mutations.tree import INCLUDE, EditError
+
+every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+ON_CPU = [mutant for mutant in MUTANTS if not mutant.gpu and mutant.tests and mutant.caught != REFUSED]
+WORKERS = 3
+
+Compile = Callable[[Mutant | None, str, bool], CompileResult | CompileError]
+"""(mutant, sample, chaos) -> what the compiler made of it."""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(WORKERS) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def compiled(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
+    """Everything that the tests below ask for, compiled ahead in threads."""
+    place = tmp_path_factory.mktemp("trees")
+    futures: dict[tuple[str, str, bool], Future[CompileResult | CompileError]] = {}
+
+    def compile_one(mutant: Mutant | None, sample: str, chaos: bool) -> CompileResult | CompileError:
+        include = tree.make(place / f"{mutant.name if mutant else ''}-{sample}-{chaos}", mutant, chaos=chaos)
+        request = SAMPLES[sample].request
+        source, options = render_source(request), compile_options(request.arch)
+        try:
+            return compile_source(source, label=request.label, options=options, arch=request.arch, include_dir=include)
+        except CompileError as error:
+            return error
+
+    def get(mutant: Mutant | None, sample: str, chaos: bool) -> CompileResult | CompileError:
+        return start(mutant, sample, chaos).result()
+
+    def start(mutant: Mutant | None, sample: str, chaos: bool) -> Future[CompileResult | CompileError]:
+        key = (mutant.name if mutant else "", sample, chaos)
+        if key not in futures:
+            futures[key] = pool.submit(compile_one, mutant, sample, chaos)
+        return futures[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(place))  # sources that do not compile are kept there
+        for mutant in MUTANTS:
+            start(None, mutant.sample, mutant.chaos)
+            start(mutant, mutant.sample, mutant.chaos)
+        yield get
+
+
+def test_names_are_unique_and_faults_are_described() -> None:
+    names = [mutant.name for mutant in (*MUTANTS, *CONTROLS)]
+    assert len(set(names)) == len(names) > 40
+    for mutant in MUTANTS:
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", mutant.name) and find(mutant.name) is mutant
+        assert len(mutant.what.split()) > 4 and "\n" not in mutant.what, mutant
+        assert mutant.edits and bool(mutant.tests) != bool(mutant.same_code), mutant
+        assert bool(mutant.message) == (mutant.caught == REFUSED), mutant
+        assert mutant.gpu or not mutant.may_survive, f"{mutant.name}: what needs no GPU is certain"
+
+
+@every_mutant
+def test_every_edit_applies_exactly_once(mutant: Mutant, tmp_path: Path) -> None:
+    include = tree.make(tmp_path, mutant, chaos=True)
+    changed = {
+        path.relative_to(include / "fp8gemm").as_posix()
+        for path in include.rglob("*.cuh")
+        if path.read_bytes() != (INCLUDE / path.relative_to(include)).read_bytes()
+    }
+    assert set(mutant.files) <= changed
+
+
+def test_the_headers_themselves_stay_as_they_are(tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in INCLUDE.rglob("*.cuh")}
+    include = tree.make(tmp_path, MUTANTS[0], chaos=True)
+    assert include != INCLUDE and {path: path.read_bytes() for path in INCLUDE.rglob("*.cuh")} == before
+
+
+@pytest.mark.parametrize("old", ["no such text", "uint32_t"])
+def test_an_edit_that_does_not_fit_is_an_error(old: str, tmp_path: Path) -> None:
+    mutant = Mutant("misfit", "", (Edit("common/types.cuh", old, "x"),), ())
+    with pytest.raises(EditError, match="common/types.cuh"):
+        tree.make(tmp_path, mutant)
+
+
+@every_mutant
+def test_a_mutant_changes_the_code_or_does_not_compile(mutant: Mutant, compiled: Compile) -> None:
+    sound, faulty = (compiled(each, mutant.sample, mutant.chaos) for each in (None, mutant))
+    assert isinstance(sound, CompileResult), sound
+    if mutant.caught == REFUSED:
+        assert isinstance(faulty, CompileError), "it compiles"
+        assert "static assertion failed" in faulty.log and mutant.message in faulty.log
+        return
+    assert isinstance(faulty, CompileResult), faulty
+    # The assembler puts some missing instructions in, and warns.
+    same = (faulty.cubin, faulty.warnings) == (sound.cubin, sound.warnings)
+    assert same == bool(mutant.same_code)
+
+
+@pytest.mark.parametrize("chaos", [False, True])
+def test_compiling_the_same_twice_gives_the_same_code(chaos: bool, compiled: Compile) -> None:
+    """Else a mutant's code would differ for no reason."""
+    comment = Mutant("comment", "", (Edit("mainloop/load.cuh", "/// By one thread.", "/// By a single thread."),), ())
+    first, second = compiled(None, "plain", chaos), compiled(comment, "plain", chaos)
+    assert isinstance(first, CompileResult) and isinstance(second, CompileResult)
+    assert first.cubin == second.cubin
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_the_chaos_build_only_sleeps(sample: str, compiled: Compile) -> None:
+    """It is other code, but loses no overlap: where the assembler puts in waits, a missing one is no fault."""
+    sound, chaos = compiled(None, sample, False), compiled(None, sample, True)
+    assert isinstance(sound, CompileResult) and isinstance(chaos, CompileResult), chaos
+    assert sound.cubin != chaos.cubin and chaos.warnings == ()
+    assert chaos.resources.spill_store_bytes <= 64
+
+
+def test_stress_kernels_are_legal() -> None:
+    found = {
+        (problem, config): violations(config, problem.store, problem.output, problem.scaling)
+        for problem, config in KERNELS
+    }
+    assert not any(found.values()), found
+
+
+def test_every_named_test_exists() -> None:
+    names = sorted({test for mutant in MUTANTS for test in mutant.tests})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def runs(pool: ThreadPoolExecutor, compiled: Compile) -> dict[str, Future[Outcome]]:
+    """The mutants that need no GPU, run after everything has been compiled."""
+    return {mutant.name: pool.submit(run_mutant, mutant) for mutant in ON_CPU}
+
+
+@pytest.mark.parametrize("mutant", ON_CPU, ids=lambda mutant: mutant.name)
+def test_a_mutant_that_needs_no_gpu_is_caught(mutant: Mutant, runs: dict[str, Future[Outcome]]) -> None:
+    outcome = runs[mutant.name].result()
+    assert outcome.how in mutant.caught, str(outcome)
+
+
+FAKES = {
+    "passes": ("def test(): pass", None, ""),
+    "fails": ("def test(): assert 1 == 2", Caught.WRONG, ""),
+    "raises": ("def test(): raise AssertionError('off by a tenth')", Caught.WRONG, ""),
+    "notices a hang": ("def test(): raise AssertionError('the GPU hangs: 7 launches')", Caught.HANG, ""),
+    "hangs": ("import time\ndef test(): time.sleep(60)", Caught.HANG, ""),
+    "hangs with a child": (
+        "import subprocess, sys\ndef test(): subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])",
+        Caught.HANG,
+        "",
+    ),
+    "hangs before a test": ("import time\ntime.sleep(60)\ndef test(): pass", None, "no test had begun"),
+    "meets a CUDA error": ("def test(): raise RuntimeError('CUDA error: illegal address')", Caught.FAULT, ""),
+    "dies of a CUDA error": (
+        "import os, sys\ndef test(): os.write(1, b'CUDA error: launch failure'); os.abort()",
+        Caught.FAULT,
+        "",
+    ),
+    "dies": ("import os\ndef test(): os.abort()", None, "died with code -6"),
+    "does not compile": (
+        "class CompileError(Exception): pass\ndef test(): raise CompileError('refused')",
+        Caught.REFUSED,
+        "",
+    ),
+    "does not import": ("import nothing_of_the_kind\ndef test(): pass", None, "error"),
+    "has a bug": ("def test(): nothing_of_the_kind()", None, "failure"),
+    "has a broken fixture": (
+        "import pytest\n@pytest.fixture\ndef broken(): assert False\ndef test(broken): pass",
+        None,
+        "error",
+    ),
+    "skips": ("import pytest\ndef test(): pytest.skip('no GPU')", None, "no test ran"),
+    "is not there": ("", None, "no test ran"),
+}
+
+
+@pytest.fixture(scope="module")
+def judged(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Outcome]]:
+    """How runs of the fake tests are judged."""
+    place = tmp_path_factory.mktemp("fakes")
+    futures = {}
+    for name, (text, _, _) in FAKES.items():
+        path = place / f"test_{name.replace(' ', '_')}.py"
+        path.write_text(text)
+        limit_s = 6.0 if name.startswith("hangs") else 60.0
+        run = partial(run_tests, [path.name, "-p", "no:hypothesispytest"], cwd=place, limit_s=limit_s)
+        futures[name] = pool.submit(run)
+    return futures
+
+
+STUCK = """
+import time
+
+class Owner:
+    def __del__(self):
+        time.sleep(60)
+
+def test(no_progress):
+    no_progress("7 launches", Owner())
+
+def test_that_must_not_run():
+    time.sleep(60)
+"""
+
+
+def test_a_session_ends_at_a_hang_without_waiting_for_the_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "test_stuck.py"
+    path.write_text(STUCK)
+    outcome = run_tests(["-p", "tests.conftest", f"--confcutdir={tmp_path}", str(path)], cwd=ROOT, limit_s=30.0)
+    assert outcome.how is Caught.HANG and "7 launches" in outcome.detail, str(outcome)
+
+
+def test_an_unknown_mutant_is_refused(tmp_path: Path) -> None:
+    outcome = run_tests(["--mutant", "no-such", "tests/unit/test_settings.py"], cwd=ROOT, limit_s=30.0)
+    assert not outcome.passed and "promotion-dropped" in outcome.detail, str(outcome)
+
+
+@pytest.mark.parametrize("name", FAKES)
+def test_a_run_is_judged_by_what_its_tests_say(name: str, judged: dict[str, Future[Outcome]]) -> None:
+    _, how, problem = FAKES[name]
+    outcome = judged[name].result()
+    assert outcome.how is how and problem in outcome.problem, str(outcome)
+    assert outcome.passed == (name == "passes") and bool(outcome.problem) == bool(problem), str(outcome)
