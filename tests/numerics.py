@@ -182,11 +182,11 @@ class _Comparison:
     def _positions(self) -> Gate:
         kind = _kind(self.out)
         wrong = kind != _kind(self.rounded)
-        # Next to the overflow threshold both a large finite number and Inf are right, within what `element` allows.
+        # Next to the overflow threshold both a large finite number and Inf are right, within what `element` allows. As
+        # kinds -Inf, finite and Inf are -1, 0 and 1: what lies between those of the ends is right.
         slack = _ELEMENT_LIMIT[self.data] * self.magnitude
-        for shifted in (self.raw_reference - slack, self.raw_reference + slack):
-            near = kind == _kind(round_to_nearest_even(shifted, self.dtype))
-            wrong &= ~(near & self.raw_reference.isfinite())
+        low, high = (_kind(round_to_nearest_even(self.raw_reference + x, self.dtype)) for x in (-slack, slack))
+        wrong &= ~((low <= kind) & (kind <= high) & self.raw_reference.isfinite())
         return self._gate("positions", wrong.to(torch.float64), total=wrong.sum(), limit=0.0)
 
     @cached_property

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.reference import gemm_reference
+from fp8gemm.reference import gemm_magnitude, gemm_reference
 from fp8gemm.tuning.problem import Scaling
 from tests import cases
 from tests.cases import Case
@@ -151,6 +151,20 @@ def test_only_numbers_next_to_the_overflow_of_float16_may_stand_for_it(maker, va
         out[3, 3] = found
         right = found == 65504.0 and case.data != "exact"
         assert (failed(case, out) == set()) == right, f"{case}: {found}"
+
+
+@pytest.mark.parametrize("maker", [cases.positive, cases.heavy_tailed])
+def test_float16_outputs_whose_terms_dwarf_its_range(maker, seed):
+    """Where S is far above 65504, what `element` allows reaches from -Inf to Inf: what lies between is right too."""
+    case = maker(33, 130, 400, seed=seed)
+    case = replace(case, scales_a=case.scales_a * (1e7 / float(gemm_magnitude(*case.operands).median())))
+    right = simulate_kernel(case, out_dtype=torch.float32)
+    reference = gemm_reference(*case.operands, out_dtype=torch.float64)
+    case.check(right.to(FP16)).raise_if_failed(case)
+    near = (reference.abs() > 65520) & (reference.abs() < 6.5e4 + 3e-3 * gemm_magnitude(*case.operands))
+    case.check(torch.where(near, 6.5e4 * reference.sign(), right.double()).to(FP16)).raise_if_failed(case)
+    assert "positions" in failed(case, torch.where(reference > 0, -torch.inf, right.double()).to(FP16)), case
+    assert {"positions", "element"} & failed(case, torch.zeros_like(right, dtype=FP16)), case
 
 
 @pytest.mark.parametrize("maker", [cases.signed, cases.small_integers])
