@@ -6,7 +6,7 @@
 |---|---|---|---|---|
 | `positions`: NaN and Inf where the reference has them, nowhere else | x | x | x | x |
 | `exact`: every finite element is the reference, correctly rounded | | | | x |
-| `rms tensor`, `rms row`, `rms tile`: relative RMS, 2.5e-3 (FP32 out 3e-4) | x | | | |
+| `rms tensor`, `rms row`, `rms tile`: relative RMS, 2.5e-3 (FP16 out 5e-4, FP32 3e-4) | x | | | |
 | `element`: |err| <= h |ref| + x S; x = 3e-4 for signed data, else 4e-3 | x | x | x | |
 | `bias`: |mean of err / S| <= 1e-3, what rounding alone may average to allowed on top | | x | | |
 
@@ -50,7 +50,7 @@ Data = Literal["signed", "positive", "heavy", "exact"]
 
 _TILE = 128
 _SMALLEST_GROUP = 64
-_RMS_LIMIT = {torch.bfloat16: 2.5e-3, torch.float16: 2.5e-3, torch.float32: 3e-4}
+_RMS_LIMIT = {torch.bfloat16: 2.5e-3, torch.float16: 5e-4, torch.float32: 3e-4}
 _HALF_STEP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 0.0}
 _ELEMENT_LIMIT = {"signed": 3e-4, "positive": 4e-3, "heavy": 4e-3, "exact": 0.0}
 _BIAS_LIMIT = 1e-3
