@@ -1,20 +1,15 @@
-"""Runs tests in a process group of their own under a time limit, and tells how they ended."""
+"""Runs the tests of a mutant apart from all others, and tells how they ended."""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.isolation import run_pytest
 from tests.mutations.mutant import Caught, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,33 +59,12 @@ def run_mutant(mutant: Mutant, *, limit_s: float = LIMIT_S) -> Outcome:
 
 def run_tests(arguments: Sequence[str], *, cwd: Path, limit_s: float) -> Outcome:
     """Run pytest with these arguments, until a test fails; kill it with all it has started when the time is over."""
-    with tempfile.TemporaryDirectory(prefix="fp8gemm-mutant-", ignore_cleanup_errors=True) as place:
-        report, log = Path(place, "report.xml"), Path(place, "log")
-        # Verbose, because a test that hangs is then named before; and what a dying driver says must not be captured.
-        command = [sys.executable, "-u", "-m", "pytest", "-x", "-v", "--capture=sys", "-p", "no:cacheprovider"]
-        # A faulty kernel's figures are nobody's results. Temporary files go where they are removed after a kill, too.
-        environment = {name: value for name, value in os.environ.items() if name != "FP8GEMM_TEST_REPORT_DIR"}
-        environment["TMPDIR"] = place
-        started = time.monotonic()
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, f"--junitxml={report}", *arguments],
-                cwd=cwd,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code: int | None = process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                _kill_group(process)
-        text = log.read_text(errors="replace")
-        tree = ElementTree.parse(report) if code is not None and report.is_file() else None
-        return classify(code, text, tree, seconds=time.monotonic() - started)
+    # Verbose, because a test that hangs is then named before; and what a dying driver says must not be captured.
+    options = ["-x", "-v", "--capture=sys"]
+    # A faulty kernel's figures are nobody's results.
+    environment = {name: value for name, value in os.environ.items() if name != "FP8GEMM_TEST_REPORT_DIR"}
+    ended = run_pytest([*options, *arguments], cwd=cwd, environment=environment, limit_s=limit_s)
+    return classify(ended.code, ended.log, ended.report, seconds=ended.seconds)
 
 
 def classify(code: int | None, log: str, report: ElementTree.ElementTree | None, *, seconds: float) -> Outcome:
@@ -136,9 +110,3 @@ def _how(message: str, text: str, *, asserted: bool) -> Caught | None:
     if asserted and _ASSERTION.match(message) and "CompileError" not in text:
         return Caught.WRONG
     return None
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

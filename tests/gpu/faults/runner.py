@@ -1,20 +1,14 @@
-"""Runs the tests of a fault in a process group of their own under a time limit: a hang or a lost context ends there."""
+"""Runs the tests of a fault apart from all others, and tells how they ended."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.gpu.faults.table import ROOT, Fault
+from tests.isolation import run_pytest
 
 PASSED = "passed"
 
@@ -45,34 +39,10 @@ class Outcome:
 
 def run(fault: Fault, *, seed: int) -> Outcome:
     """Run all tests of a fault with this seed for their data; kill them with all they started when the time is over."""
-    with tempfile.TemporaryDirectory(prefix="fp8gemm-fault-", ignore_cleanup_errors=True) as place:
-        report, log = Path(place, "report.xml"), Path(place, "log")
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        environment = os.environ | {"FP8GEMM_TEST_SEED": str(seed), "TMPDIR": place}
-        started = time.monotonic()
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, *fault.nodes],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code: int | None = process.wait(fault.limit_s)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        seconds = time.monotonic() - started
-        tree = ElementTree.parse(report) if code is not None and report.is_file() else None
-        detail = "\n".join(log.read_text(errors="replace").strip().splitlines()[-100:])
-    tests, result = judge(code, tree, limit_s=fault.limit_s)
-    return Outcome(fault, tests, seconds, result, detail)
+    environment = os.environ | {"FP8GEMM_TEST_SEED": str(seed)}
+    ended = run_pytest(["-q", "--tb=short", *fault.nodes], cwd=ROOT, environment=environment, limit_s=fault.limit_s)
+    tests, result = judge(ended.code, ended.report, limit_s=fault.limit_s)
+    return Outcome(fault, tests, ended.seconds, result, "\n".join(ended.log.strip().splitlines()[-100:]))
 
 
 def judge(code: int | None, report: ElementTree.ElementTree | None, *, limit_s: float) -> tuple[int, str]:
