@@ -1,14 +1,16 @@
 """Small kernels launched very often: what is out of order by a hair goes wrong once in many thousand launches.
 
 Shapes and configs are chosen so that every wait of the kernel is needed: fewer K blocks than stages and more, several
-tiles per CTA, clusters along either dimension, both stores, both scalings, staging in one slot and in two. Under
-``--chaos`` the kernels sleep at random. FP8GEMM_TEST_LAUNCHES says how many launches there are, 100000 by default.
+tiles per CTA, clusters along either dimension, both stores, both scalings, staging in one slot and in two; and as many
+again are drawn anew in each run. Under ``--chaos`` the kernels sleep at random. FP8GEMM_TEST_LAUNCHES says how many
+launches there are, 100000 by default.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from fp8gemm.families.dense import DenseKernel, kernel_request
 from fp8gemm.jit.build import build_many
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import to_mn_major
-from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from tests import cases
 from tests.mutations.report import write_report
@@ -80,6 +82,18 @@ BASES = (
 KERNELS = [(problem, base.config) for base in BASES for problem in base.problems()]
 
 
+def drawn(seed: int, count: int = len(KERNELS)) -> list[tuple[Problem, TileConfig]]:
+    """Small problems of any sizes, outputs and scalings, each with any of its configs."""
+    draw = random.Random(seed)
+    pairs = []
+    for _ in range(count):
+        output, store, scaling = (draw.choice(list(kind)) for kind in (OutputType, StoreKind, Scaling))
+        n = draw.randrange(8, 601, 8) if store is StoreKind.TMA else draw.randrange(1, 600)
+        problem = Problem(draw.randrange(1, 600), n, draw.randrange(16, 1025, 16), output, store, scaling)
+        pairs.append((problem, draw.choice(list(candidate_configs(store, output, scaling)))))
+    return pairs
+
+
 class Repeated:
     """A graph of many launches of one kernel: poison, launches on several streams, and a count of wrong elements."""
 
@@ -132,16 +146,17 @@ def test_launches_of_small_shapes_are_right(
 ) -> None:
     """Exact data: no element may differ, in any launch."""
     wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES)
-    build_many([kernel_request(problem, config) for problem, config in KERNELS])
-    graphs = [Repeated(problem, config, device=device, seed=seed) for problem, config in KERNELS]
+    kernels = KERNELS + drawn(seed)
+    build_many([kernel_request(problem, config) for problem, config in kernels])
+    graphs = [Repeated(problem, config, device=device, seed=seed) for problem, config in kernels]
     torch.cuda.synchronize(device)
-    shapes = sorted({f"{problem.m}x{problem.n}x{problem.k}" for problem, _ in KERNELS})
+    shapes = sorted({f"{problem.m}x{problem.n}x{problem.k}" for problem, _ in kernels})
     launches, started = 0, time.monotonic()
 
     def report(*, hangs: int, wrong: int) -> None:
         seconds = round(time.monotonic() - started, 1)
-        say(f"stress: {launches} launches of {len(graphs)} kernels in {seconds} s, shapes {', '.join(shapes)}")
-        labels = [kernel_request(problem, config).label for problem, config in KERNELS]
+        say(f"stress: {launches} launches of {len(graphs)} kernels, {len(shapes)} shapes, in {seconds} s, seed {seed}")
+        labels = [kernel_request(problem, config).label for problem, config in kernels]
         counts = {"launches": launches, "seconds": seconds, "hangs": hangs, "wrong": wrong}
         write_report("stress-h200.json", device, **counts, kernels=labels, shapes=shapes)
 

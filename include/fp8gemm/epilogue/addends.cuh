@@ -2,7 +2,7 @@
 //
 // Each term is a policy that Config chooses by its element type; one that is not there takes no code and no registers.
 // Both are read by the consumers themselves, each thread the elements that it holds the sums of. That also makes it safe
-// for the output to be C: nobody but its writer reads an element, and he has read it before he writes.
+// for the output to be C: no thread but the one that writes an element reads it, and it does so first.
 #pragma once
 
 #include "fp8gemm/epilogue/element.cuh"
