@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache, lru_cache
 
-from fp8gemm.tuning.config import MAX_WAVE_COLS, WAVE_ROWS, TileConfig, candidate_configs
+from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, candidate_configs
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+
+TYPICAL_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""The M that the one instruction shape of the batch-invariant mode is chosen for, with equal weights."""
 
 
 def select(m: int, n: int, k: int, *, chip: str = "h200", batch_invariant: bool = False) -> TileConfig:
@@ -62,17 +66,28 @@ def _ranked(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
 
     candidates = _candidates(problem.store, problem.output, problem.scaling)
     if problem.batch_invariant:
-        candidates = tuple(filter(is_batch_invariant, candidates))
+        width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
+        candidates = tuple(config for config in candidates if config.wave_cols == width)
     return tuple(sorted(candidates, key=order))
 
 
-def is_batch_invariant(config: TileConfig) -> bool:
-    """Whether a config is one of those that add up an element of the output in one and the same way, whatever M is.
+@lru_cache(maxsize=4096)
+def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
+    """Columns of the one instruction shape that batch-invariant products with this B use on this chip, whatever M is.
 
-    All configs promote K blocks in ascending order. What could differ is a block's sum inside the tensor core, whose
-    order is not documented: so these all use one instruction shape, m64n128k32, and K is never split.
+    All configs promote K blocks in ascending order, and none splits K. What could differ is a block's sum inside the
+    tensor core, whose order is not documented: so one shape, m64n*k32, serves every M. It is the one with the least
+    predicted cost, as a geometric mean over `TYPICAL_ROWS`; neither M nor how the output is stored plays a part.
     """
-    return config.wave_cols == MAX_WAVE_COLS
+    problem = Problem(1, n, k, scaling=scaling)
+    candidates = _candidates(problem.store, problem.output, scaling)
+
+    def cost(width: int) -> float:
+        of_width = [config for config in candidates if config.wave_cols == width]
+        problems = [replace(problem, m=m) for m in TYPICAL_ROWS]
+        return sum(math.log(min(predict(each, config, chip).total_us for config in of_width)) for each in problems)
+
+    return min(sorted({config.wave_cols for config in candidates}, reverse=True), key=cost)
 
 
 def _pays(problem: Problem, config: TileConfig, chip: Chip) -> bool:

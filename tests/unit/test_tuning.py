@@ -16,8 +16,15 @@ from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import MAX_STAGES, TileConfig, candidate_configs, shared_bytes, violations
 from fp8gemm.tuning.hopper import CHIPS, chip_of_device, named_chip
 from fp8gemm.tuning.model import predict
-from fp8gemm.tuning.problem import Problem, StoreKind
-from fp8gemm.tuning.select import config_by_m, enumerate_configs, ranked_configs, select, select_config
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.select import (
+    config_by_m,
+    enumerate_configs,
+    invariant_wave_cols,
+    ranked_configs,
+    select,
+    select_config,
+)
 
 STEP = 64
 SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
@@ -159,6 +166,37 @@ def test_the_warmup_set_is_what_select_returns(n: int, k: int, max_m: int, chip:
 def test_the_warmup_set_of_a_layer_is_small(n: int, k: int, chip: str) -> None:
     """At half a second a kernel, on one core. At most nine were needed when this was written."""
     assert 1 <= len(enumerate_configs(n, k, 16384, chip=chip)) <= 16
+
+
+@some
+@given(
+    n=ns,
+    k=ks,
+    chip=chips,
+    store=stores,
+    output=st.sampled_from(list(OutputType)),
+    scaling=st.sampled_from(list(Scaling)),
+)
+def test_batch_invariant_choices_share_one_instruction_shape(
+    n: int, k: int, chip: str, store: StoreKind, output: OutputType, scaling: Scaling
+) -> None:
+    """For every M, output and store, and the candidates for a missing kernel too."""
+    named = named_chip(chip)
+    width = invariant_wave_cols(n, k, scaling, named)
+    for m in (1, 64, 65, 700, 5000):
+        problem = Problem(m, n, k, output, store, scaling, batch_invariant=True)
+        ranked = ranked_configs(problem, named)
+        assert {config.wave_cols for config in ranked} == {width}
+        assert ranked[0] == select_config(problem, named)
+        free = select_config(replace(problem, batch_invariant=False), named)
+        assert free.wave_cols != width or free == ranked[0]
+
+
+def test_the_instruction_shape_follows_the_layer() -> None:
+    """One shape for all would be right too, and slow: few columns want narrow tiles, many wide ones."""
+    h200 = named_chip("h200")
+    widths = {layer: invariant_wave_cols(*layer, Scaling.BLOCK, h200) for layer in LAYERS}
+    assert widths[2112, 7168] < widths[32768, 512] == 128
 
 
 def test_an_unknown_chip_is_refused() -> None:
