@@ -40,6 +40,24 @@ class Inputs:
     c: Tensor | None = None
     bias: Tensor | None = None
 
+    @property
+    def scales_b_per_row(self) -> bool:
+        return self.scales_b.shape[0] == self.b.shape[0]
+
+    def scale_rows_of(self, columns: Tensor) -> Tensor:
+        """The rows of `scales_b` that columns of the product are scaled by."""
+        return columns if self.scales_b_per_row else columns // BLOCK
+
+    def products_of(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The terms of elements at (rows, columns), unscaled: (elements, K blocks, 128) float64, zeros past K."""
+        # As bytes, because FP8 itself cannot be indexed everywhere.
+        a, b = (
+            codes.view(torch.uint8)[index].view(codes.dtype).to(torch.float64)
+            for codes, index in ((self.a, rows), (self.b, columns))
+        )
+        blocks: Tensor = pad(a * b, (0, -a.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+        return blocks
+
 
 @dataclass(frozen=True)
 class Errors:
@@ -113,15 +131,9 @@ class _Sample:
 
     def __init__(self, inputs: Inputs, rows: Tensor, columns: Tensor) -> None:
         self.inputs, self.rows, self.columns = inputs, rows, columns
-        self.scales_per_row = inputs.scales_b.shape[0] == inputs.b.shape[0]
-        self.scale_rows = columns if self.scales_per_row else columns // BLOCK
+        self.scale_rows = inputs.scale_rows_of(columns)
         self.scales_a, self.scales_b = inputs.scales_a[rows], inputs.scales_b[self.scale_rows]
-        # As bytes, because FP8 itself cannot be indexed everywhere.
-        a, b = (
-            codes.view(torch.uint8)[index].view(codes.dtype).to(torch.float64)
-            for codes, index in ((inputs.a, rows), (inputs.b, columns))
-        )
-        self.sums = pad(a * b, (0, -a.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK)).sum(dim=2)
+        self.sums = inputs.products_of(rows, columns).sum(dim=2)
         self.terms = self._scaled(self.scales_a, self.scales_b)
 
     def faults(self, reference: Tensor) -> Iterator[Fault]:
@@ -152,7 +164,7 @@ class _Sample:
     def _wrong_scales(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Whose scales could have been taken instead, and both operands' scales then."""
         blocks = torch.arange(self.sums.shape[1], device=self.sums.device)
-        row_b = "row" if self.scales_per_row else "row of blocks"
+        row_b = "row" if self.inputs.scales_b_per_row else "row of blocks"
         for by, which in _NEIGHBOURS:
             yield f"scales_a of the {which} row", _neighbours(self.inputs.scales_a, self.rows, by), self.scales_b
             yield f"scales_a of the {which} K block", _neighbours(self.scales_a.T, blocks, by).T, self.scales_b

@@ -21,7 +21,6 @@ import torch
 from fp8gemm.families.dense import DenseKernel, kernel_request
 from fp8gemm.jit.build import build_many
 from fp8gemm.reference import gemm_reference
-from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from tests import cases
@@ -37,12 +36,6 @@ NUM_SMS = 4
 
 PROGRESS_S, LIMIT_S = 20.0, 180.0
 """Seconds that one replay of a graph may take, a thousand times what it needs; and the whole test."""
-
-DTYPES = {
-    OutputType.BFLOAT16: torch.bfloat16,
-    OutputType.FLOAT16: torch.float16,
-    OutputType.FLOAT32: torch.float32,
-}
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ class Repeated:
     """A graph of many launches of one kernel: poison, launches on several streams, and a count of wrong elements."""
 
     def __init__(self, problem: Problem, config: TileConfig, *, device: torch.device, seed: int) -> None:
-        (m, n, k), dtype = (problem.m, problem.n, problem.k), DTYPES[problem.output]
+        (m, n, k), dtype = (problem.m, problem.n, problem.k), getattr(torch, problem.output.value)
         self.name = f"{kernel_request(problem, config).label} at M = {m}"
         kernel = DenseKernel(problem, config, device_index=device.index, num_sms=NUM_SMS)
         sets = [
@@ -107,8 +100,6 @@ class Repeated:
         ]
         self.expected = torch.stack([gemm_reference(*case.operands, out_dtype=dtype) for case in sets])
         self.operands = [case.operands for case in sets]
-        if problem.scaling is Scaling.ROW:
-            self.operands = [(a, scales_a, b, to_mn_major(scales_b)) for a, scales_a, b, scales_b in self.operands]
         self.out = torch.empty(GRAPH_LAUNCHES // OPERAND_SETS, OPERAND_SETS, m, n, dtype=dtype, device=device)
         self.wrong = torch.zeros((), dtype=torch.int64, device=device)
         self.graph = torch.cuda.CUDAGraph()

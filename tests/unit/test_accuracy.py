@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,31 +17,17 @@ from fp8gemm import settings
 from fp8gemm.accuracy import data, plot, products
 from fp8gemm.accuracy.figures import compare, exact_product
 from fp8gemm.accuracy.network import NetworkShape, measure_network
+from tests.scripts import load_script
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--quick", "--m", "16", "--nk", "144x256,256x128", "--k", "128,256", "--n", "128", "--seed", "5"]
-
-
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 script = load_script("accuracy")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def on_one_cpu() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine take far longer than these small products do on one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def on_the_cpu() -> Iterator[None]:
     with settings.scope(backend="reference"):
         yield
-    torch.set_num_threads(threads)
 
 
 def generator(seed: int = 1) -> torch.Generator:
@@ -200,7 +183,7 @@ def test_equal_seeds_give_equal_figures(tmp_path) -> None:
 
 
 def test_a_plot_without_matplotlib_names_the_extra_before_anything_is_measured(monkeypatch, capsys) -> None:
-    def missing(name: str) -> ModuleType:
+    def missing(name: str) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(plot.importlib, "import_module", missing)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 H200: dict[str, Any] = {"gpu": "NVIDIA H200", "date": "2026-01-02"}
 
 
-def load_results() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results", ROOT / "scripts" / "results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["results"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-results = load_results()
+results = load_script("results")
 
 
 def test_the_pages_show_the_results_in_the_repository() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,20 +12,12 @@ import pytest
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.tuning.config import violations
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+from tests.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def sanitize() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sanitize", SCRIPTS / "sanitize.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    sys.modules["sanitize"] = module
-    spec.loader.exec_module(module)
-    sys.path[:] = before
-    return module
+    return load_script("sanitize")
 
 
 RIGHT = "sanitize: all results are right\n"
