@@ -73,6 +73,9 @@ QUICK = Sizes(
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, measure, print and write; the exit code."""
     options = _parse(argv)
+    if options.earlier is not None:
+        plot.draw(options.earlier, options.plot)
+        return 0
     target = find_target()
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     device = target.gpu.name if target.gpu is not None else "CPU, reference backend"
@@ -80,11 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     products = available_products(target.device)
     report = _measure(options, target, products, heading=_heading(options, device, target, products, seed))
     print("\n".join(report.lines()))
+    result = report.as_json()
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.plot is not None:
-        plot.draw(report, options.plot)
+        plot.draw(result, options.plot)
     print(f"\nkernel gates: {'FAILED' if report.failed else 'passed on every shape'}")
     return EXIT_FAILED if report.failed else 0
 
@@ -102,6 +106,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write every figure here")
     parser.add_argument("--plot", type=Path, metavar="PATH.png", help="draw the errors (needs fp8gemm[plot])")
+    parser.add_argument(
+        "--from", dest="earlier", type=_result, metavar="JSON", help="measure nothing; --plot what --json wrote earlier"
+    )
     options = parser.parse_args(argv)
     sizes = QUICK if options.quick else FULL
     options.network = sizes.network
@@ -112,12 +119,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for size in [options.n, *options.k, *(size for pair in options.nk for size in pair)]:
         if size % 16:  # torch._scaled_mm takes no other N
             parser.error(f"expected every N and K to be a multiple of 16, got {size}")
+    if options.earlier is not None and (options.plot is None or options.json is not None):
+        parser.error("--from: expected --plot with it and no --json")
     if options.plot is not None:
         try:
             plot.require_matplotlib()
         except UnsupportedError as error:
             parser.error(str(error))
     return options
+
+
+def _result(path: str) -> dict[str, Any]:
+    """What `--json` wrote there."""
+    try:
+        result = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"expected a file that --json wrote, got {path}: {error}") from error
+    if not isinstance(result, dict) or not {"device", "products", "summary", "rows"} <= result.keys():
+        raise argparse.ArgumentTypeError(f"expected a file that --json wrote, got {path}, which is something else")
+    return result
 
 
 def _heading(

@@ -47,7 +47,9 @@ _ACCURACY = ("accuracy-h200.json", "scripts/accuracy.py --json")
 SECTIONS = {
     "bench": Section("bench-h200.json", speed.bench, "scripts/bench.py --json"),
     "coldstart": Section("coldstart-h200.json", speed.coldstart, "scripts/coldstart.py --json"),
-    "batch_invariant": Section("batch-invariant-h200.json", speed.batch_invariant, "the benchmark"),
+    "batch_invariant": Section(
+        "batch-invariant-h200.json", speed.batch_invariant, "scripts/bench.py --batch-invariant"
+    ),
     "accuracy": Section(_ACCURACY[0], accuracy.accuracy, _ACCURACY[1]),
     "accuracy_summary": Section(_ACCURACY[0], accuracy.accuracy_summary, _ACCURACY[1]),
     "gates": Section("gates-h200.json", checks.gates, "tests/gpu/test_sweep.py"),

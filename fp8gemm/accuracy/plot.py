@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fp8gemm.accuracy.products import OURS
-from fp8gemm.accuracy.report import Report, Row
 from fp8gemm.errors import UnsupportedError
 
 _MARKERS = "osD^vXP*"
@@ -27,18 +26,17 @@ def require_matplotlib() -> None:
         ) from error
 
 
-def draw(report: Report, path: Path) -> None:
-    """Write `path`, a PNG. No display is needed."""
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """Write `path`, a PNG, from `Report.as_json`, so also from a run that is long over. No display is needed."""
     require_matplotlib()
     matplotlib: Any = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
     pyplot: Any = importlib.import_module("matplotlib.pyplot")
     ticker: Any = importlib.import_module("matplotlib.ticker")
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 7), sharey=True, layout="constrained")
-    heading = report.heading
-    figure.suptitle(f"Error of products against the unquantised ones: {heading['device']}, {heading['date']}")
-    _against_k(left, [row for row in report.rows if row.sweep == "k"])
-    _by_distribution(right, report)
+    figure.suptitle(f"Error of products against the unquantised ones: {result['device']}, {result['date']}")
+    _against_k(left, [row for row in result["rows"] if row["sweep"] == "k"])
+    _by_distribution(right, result)
     for axes in (left, right):
         axes.set_yscale("log")
         axes.set_ylim(1e-3, max(0.055, axes.get_ylim()[1]))
@@ -53,37 +51,37 @@ def draw(report: Report, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _against_k(axes: Any, rows: Sequence[Row]) -> None:
+def _against_k(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """Solid lines for our product, dotted ones for bfloat16, one colour per distribution."""
-    for marker, distribution in zip(_MARKERS, dict.fromkeys(row.distribution for row in rows), strict=False):
-        of_one = sorted((row for row in rows if row.distribution == distribution), key=lambda row: row.shape.k)
-        ks = [row.shape.k for row in of_one]
-        (drawn,) = axes.plot(ks, [row.figures[OURS].relative_rms for row in of_one], marker=marker, label=distribution)
-        baseline = [row.figures[_BASELINE].relative_rms for row in of_one]
+    for marker, distribution in zip(_MARKERS, dict.fromkeys(row["distribution"] for row in rows), strict=False):
+        of_one = sorted((row for row in rows if row["distribution"] == distribution), key=lambda row: row["k"])
+        ks = [row["k"] for row in of_one]
+        ours, baseline = ([row["figures"][name]["relative_rms"] for row in of_one] for name in (OURS, _BASELINE))
+        (drawn,) = axes.plot(ks, ours, marker=marker, label=distribution)
         axes.plot(ks, baseline, marker=marker, markersize=3, linestyle=":", linewidth=1, color=drawn.get_color())
     axes.plot([], [], linestyle=":", linewidth=1, color="grey", label="the same in bfloat16")
     axes.set_xscale("log", base=2)
-    ticks = sorted({row.shape.k for row in rows})
+    ticks = sorted({row["k"] for row in rows})
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.set_xlabel("K")
     axes.set_ylabel("relative RMS error")
-    at = f" at M = {rows[0].shape.m}, N = {rows[0].shape.n}" if rows else ""
+    at = f" at M = {rows[0]['m']}, N = {rows[0]['n']}" if rows else ""
     axes.set_title(f"FP8, scales 1x128 by 128x128{at}", fontsize="medium")
 
 
-def _by_distribution(axes: Any, report: Report) -> None:
+def _by_distribution(axes: Any, result: Mapping[str, Any]) -> None:
     """One group of bars per distribution, one bar per product."""
-    summary, products = report.summary(), report.heading["products"]
+    summary, products = result["summary"], result["products"]
     width = 0.8 / len(products)
     for index, product in enumerate(products):
         places = [place + (index - (len(products) - 1) / 2) * width for place in range(len(summary))]
-        heights = [by_product[product].relative_rms for by_product in summary.values()]
+        heights = [by_product[product]["relative_rms"] for by_product in summary.values()]
         axes.bar(places, heights, width, label=_LABELS.get(product, product))
     axes.set_xticks(range(len(summary)), [name.replace(" ", "\n").replace("-", "-\n") for name in summary])
     axes.set_xlabel("distribution")
     axes.set_ylabel("relative RMS error, mean over the layers")
-    layers = ", ".join(report.heading["layers"])
-    axes.set_title(f"M = {report.heading['m']}, N x K = {layers}", fontsize="medium")
+    layers = ", ".join(result["layers"])
+    axes.set_title(f"M = {result['m']}, N x K = {layers}", fontsize="medium")
 
 
 _LABELS = {

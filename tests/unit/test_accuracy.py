@@ -143,6 +143,28 @@ def test_the_script_measures_judges_and_draws(tmp_path, capsys) -> None:
     summary = found["summary"]["normal"]["block"]
     assert summary["relative_rms"] == pytest.approx(sum(each["relative_rms"] for each in layers) / 2, rel=1e-3)
     assert summary["worst_row"] == max(each["worst_row"] for each in layers)
+    again = tmp_path / "again.png"
+    assert script.main(["--from", str(tmp_path / "made" / "accuracy.json"), "--plot", str(again)]) == 0
+    assert again.read_bytes() == picture.read_bytes(), "drawn from the file, as from the run itself"
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "complaint"),
+    [
+        (None, ["--plot", "a.png"], "No such file"),
+        ("{", ["--plot", "a.png"], "expected a file that --json wrote"),
+        ("{}", ["--plot", "a.png"], "something else"),
+        (json.dumps({"device": "", "products": {}, "summary": {}, "rows": []}), [], "expected --plot with it"),
+    ],
+)
+def test_a_file_that_cannot_be_drawn_is_exit_code_two(tmp_path, capsys, content, arguments, complaint) -> None:
+    path = tmp_path / "earlier.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SystemExit) as caught:
+        script.main(["--from", str(path), *arguments])
+    assert caught.value.code == 2 and complaint in capsys.readouterr().err
 
 
 def test_the_pages_draw_what_the_script_writes(tmp_path) -> None:
