@@ -10,6 +10,18 @@
 
 namespace fp8gemm {
 
+/// A term that is not there.
+template <class Config>
+class NoAddend {
+public:
+    template <class Params>
+    FP8GEMM_DEVICE explicit NoAddend(const Params&) {}
+
+    template <uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(Fragment<Config>, TileCoordinate, Part<kRows, kCols>,
+                            typename TileShape<Config>::Accumulators&) const {}
+};
+
 /// C (M, N), of any strides. With TMA store the host has seen to it that pairs of columns are aligned and whole.
 template <class Config, Addend kType = Config::kC>
 class MatrixAddend {
@@ -31,8 +43,8 @@ public:
           stride_n_(params.c_stride_n),
           m_(params.m) {}
 
-    template <class Part>
-    FP8GEMM_DEVICE void add(Fragment<Config> fragment, TileCoordinate tile, Part part,
+    template <uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(Fragment<Config> fragment, TileCoordinate tile, Part<kRows, kCols> part,
                             typename Shape::Accumulators& accumulators) const {
         fragment.for_each_pair(tile, part, accumulators,
                                [this](uint32_t row, uint32_t col, float& first, float& second) {
@@ -56,12 +68,8 @@ private:
 };
 
 template <class Config>
-class MatrixAddend<Config, Addend::kNone> {
-public:
-    template <class Params>
-    FP8GEMM_DEVICE explicit MatrixAddend(const Params&) {}
-    template <class Part>
-    FP8GEMM_DEVICE void add(Fragment<Config>, TileCoordinate, Part, typename TileShape<Config>::Accumulators&) const {}
+class MatrixAddend<Config, Addend::kNone> : public NoAddend<Config> {
+    using NoAddend<Config>::NoAddend;
 };
 
 /// The bias (N,), the same for every row; contiguous.
@@ -77,8 +85,8 @@ public:
     FP8GEMM_DEVICE explicit BiasAddend(const Params& params)
         : bias_(static_cast<const typename Element::Storage*>(params.bias)) {}
 
-    template <class Part>
-    FP8GEMM_DEVICE void add(Fragment<Config> fragment, TileCoordinate tile, Part part,
+    template <uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(Fragment<Config> fragment, TileCoordinate tile, Part<kRows, kCols> part,
                             typename Shape::Accumulators& accumulators) const {
         fragment.for_each_pair(tile, part, accumulators, [this](uint32_t, uint32_t col, float& first, float& second) {
             first += col < Config::kN ? Element::load(bias_ + col) : 0.0f;
@@ -88,12 +96,8 @@ public:
 };
 
 template <class Config>
-class BiasAddend<Config, Addend::kNone> {
-public:
-    template <class Params>
-    FP8GEMM_DEVICE explicit BiasAddend(const Params&) {}
-    template <class Part>
-    FP8GEMM_DEVICE void add(Fragment<Config>, TileCoordinate, Part, typename TileShape<Config>::Accumulators&) const {}
+class BiasAddend<Config, Addend::kNone> : public NoAddend<Config> {
+    using NoAddend<Config>::NoAddend;
 };
 
 /// All terms, in the order of the contract.
@@ -108,8 +112,8 @@ public:
     FP8GEMM_DEVICE Addends(const Params& params, uint32_t warpgroup, uint32_t warp)
         : fragment_(warpgroup, warp), c_(params), bias_(params) {}
 
-    template <class Part>
-    FP8GEMM_DEVICE void add(TileCoordinate tile, Part part,
+    template <uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(TileCoordinate tile, Part<kRows, kCols> part,
                             typename TileShape<Config>::Accumulators& accumulators) const {
         c_.add(fragment_, tile, part, accumulators);
         bias_.add(fragment_, tile, part, accumulators);

@@ -5,20 +5,20 @@
 
 namespace fp8gemm {
 
-/// `Storage` is one element in memory; `convert` rounds two neighbours to nearest even.
-template <OutputType kType>
-struct OutputElement;
-
 template <class T>
 struct ElementPair {
     T first;
     T second;
 };
 
+/// `Storage` is one element in memory; `pack`, where there are two of them to a word, rounds two neighbours to nearest
+/// even, the first into the lower half.
+template <OutputType kType>
+struct OutputElement;
+
 template <>
 struct OutputElement<OutputType::kBfloat16> {
     using Storage = uint16_t;
-    /// The first in the lower half.
     static FP8GEMM_DEVICE uint32_t pack(float first, float second) { return ptx::pack_bfloat16(first, second); }
 };
 

@@ -9,10 +9,8 @@ namespace fp8gemm {
 
 /// A rectangle of a warpgroup's tile, whole waves high and a multiple of 16 columns wide. Its size is a type, so that
 /// loops over it unroll and accumulators are indexed by constants.
-template <uint32_t kRows_, uint32_t kCols_>
+template <uint32_t kRows, uint32_t kCols>
 struct Part {
-    static constexpr uint32_t kRows = kRows_;
-    static constexpr uint32_t kCols = kCols_;
     uint32_t row;
     uint32_t col;
 };
@@ -36,13 +34,13 @@ public:
 
     /// Calls visit(row, col, first, second) for each pair of a part, of which `first` is the element at (row, col) of the
     /// output and `second` its right neighbour; `col` is even. Places past the edges of the output are visited too.
-    template <class Part, class Accumulators, class Visitor>
-    FP8GEMM_DEVICE void for_each_pair(TileCoordinate tile, Part part, Accumulators& accumulators,
+    template <uint32_t kRows, uint32_t kCols, class Accumulators, class Visitor>
+    FP8GEMM_DEVICE void for_each_pair(TileCoordinate tile, Part<kRows, kCols> part, Accumulators& accumulators,
                                       const Visitor& visit) const {
 #pragma unroll
-        for (uint32_t row = 0; row < Part::kRows; row += Shape::kWaveM) {
+        for (uint32_t row = 0; row < kRows; row += Shape::kWaveM) {
 #pragma unroll
-            for (uint32_t col = 0; col < Part::kCols; col += kStripCols) {
+            for (uint32_t col = 0; col < kCols; col += kStripCols) {
                 visit_strip(tile, part.row + row, part.col + col, accumulators, visit);
                 // NOTE: Keeps the compiler from gathering the loads and addresses of all strips at the beginning, where
                 // the accumulators leave no registers for them.

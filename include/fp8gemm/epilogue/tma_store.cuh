@@ -97,12 +97,11 @@ public:
 
     private:
         /// Stages a part, 64 rows x 16 columns at a time.
-        template <class Part>
-        FP8GEMM_DEVICE void stage(Part part, const typename Shape::Accumulators& accumulators) {
+        FP8GEMM_DEVICE void stage(Part<kPartRows, kPartCols> part, const typename Shape::Accumulators& accumulators) {
 #pragma unroll
-            for (uint32_t row = 0; row < Part::kRows; row += Shape::kWaveM) {
+            for (uint32_t row = 0; row < kPartRows; row += Shape::kWaveM) {
 #pragma unroll
-                for (uint32_t col = 0; col < Part::kCols; col += 16) {
+                for (uint32_t col = 0; col < kPartCols; col += 16) {
                     const uint32_t m = (part.row + row) / Shape::kWaveM;
                     const uint32_t n = (part.col + col) / Shape::kWaveN;
                     const float* sums = &accumulators[m][n][(part.col + col) % Shape::kWaveN / 2];
