@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.accuracy.products import OURS
+from fp8gemm.accuracy.products import LABELS, OURS
 from fp8gemm.errors import UnsupportedError
 
 _MARKERS = "osD^vXP*"
@@ -76,18 +76,9 @@ def _by_distribution(axes: Any, result: Mapping[str, Any]) -> None:
     for index, product in enumerate(products):
         places = [place + (index - (len(products) - 1) / 2) * width for place in range(len(summary))]
         heights = [by_product[product]["relative_rms"] for by_product in summary.values()]
-        axes.bar(places, heights, width, label=_LABELS.get(product, product))
+        axes.bar(places, heights, width, label=LABELS.get(product, product))
     axes.set_xticks(range(len(summary)), [name.replace(" ", "\n").replace("-", "-\n") for name in summary])
     axes.set_xlabel("distribution")
     axes.set_ylabel("relative RMS error, mean over the layers")
     layers = ", ".join(result["layers"])
     axes.set_title(f"M = {result['m']}, N x K = {layers}", fontsize="medium")
-
-
-_LABELS = {
-    "block": "FP8, 1x128 by 128x128",
-    "row": "FP8, 1x128 by 1x128",
-    "tensor": "FP8, one scale per tensor",
-    "tensor, fast": "the same, fast accumulation",
-    "bf16": "bfloat16",
-}

@@ -87,6 +87,15 @@ PRODUCTS = (
 )
 OURS, KERNELS = "block", ("block", "row")
 
+LABELS = {
+    "block": "FP8, 1x128 by 128x128",
+    "row": "FP8, 1x128 by 1x128",
+    "tensor": "FP8, one scale per tensor",
+    "tensor, fast": "the same, fast accumulation",
+    "bf16": "bfloat16",
+}
+"""As tables and pictures name them."""
+
 
 def available_products(device: torch.device) -> list[Product]:
     """Those that this device computes."""

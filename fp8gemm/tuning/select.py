@@ -80,11 +80,11 @@ def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     predicted cost, as a geometric mean over `TYPICAL_ROWS`; neither M nor how the output is stored plays a part.
     """
     problem = Problem(1, n, k, scaling=scaling)
+    problems = [replace(problem, m=m) for m in TYPICAL_ROWS]
     candidates = _candidates(problem.store, problem.output, scaling)
 
     def cost(width: int) -> float:
         of_width = [config for config in candidates if config.wave_cols == width]
-        problems = [replace(problem, m=m) for m in TYPICAL_ROWS]
         return sum(math.log(min(predict(each, config, chip).total_us for config in of_width)) for each in problems)
 
     return min(sorted({config.wave_cols for config in candidates}, reverse=True), key=cost)

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
+from fp8gemm.accuracy.products import LABELS, OURS
 from result_tables.markdown import MISSING, Result, small, source, table
-
-PRODUCTS = {
-    "block": "FP8, 1x128 by 128x128",
-    "row": "FP8, 1x128 by 1x128",
-    "tensor": "FP8, one scale per tensor",
-    "tensor, fast": "the same, fast accumulation",
-    "bf16": "bfloat16",
-}
-OURS = "block"
 
 
 def accuracy(result: Result) -> list[str]:
@@ -26,7 +18,7 @@ def accuracy(result: Result) -> list[str]:
         "",
         *_figures(result),
         "",
-        f"Relative RMS error of FP8, 1x128 by 128x128, by K at N = {n}:",
+        f"Relative RMS error of {LABELS[OURS]}, by K at N = {n}:",
         "",
         *by_k,
         "",
@@ -52,7 +44,7 @@ def accuracy_summary(result: Result) -> list[str]:
         f"Relative RMS error against the unquantised product, mean over N x K = {_layers(result)} at "
         f"M = {result['m']}; {source(result)}",
         "",
-        *table(["data", *(PRODUCTS.get(product, product) for product in products)], rows),
+        *table(["data", *(LABELS.get(product, product) for product in products)], rows),
     ]
 
 
@@ -64,7 +56,7 @@ def _figures(result: Result) -> list[str]:
             each = by_product[product]
             figures = [small(each[name]) for name in ("relative_rms", "worst_row", "cosine_loss")]
             figures += [f"{each['sqnr_db']:.1f}", small(each["max_over_s"]), small(each["calc_diff"])]
-            rows.append([distribution, PRODUCTS.get(product, product), *figures])
+            rows.append([distribution, LABELS.get(product, product), *figures])
     return table(heads, rows)
 
 
@@ -90,7 +82,7 @@ def _network(result: Result) -> list[str]:
         ]
         for distribution, each in result["network"]["agreement"].items()
     ]
-    return table(["inputs", *(PRODUCTS.get(product, product) for product in products)], rows)
+    return table(["inputs", *(LABELS.get(product, product) for product in products)], rows)
 
 
 def _gates(result: Result) -> str:
