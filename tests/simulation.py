@@ -46,6 +46,13 @@ def float32_kernel(case: Case, *, out_dtype: torch.dtype = torch.bfloat16) -> Te
     return with_epilogue(total, case).to(out_dtype)
 
 
+def rounded_towards_zero(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """float32 values in a 16-bit type, none larger than it was."""
+    nearest = exact.to(dtype)
+    too_far = nearest.float().abs() > exact.abs()
+    return torch.where(too_far, (nearest.view(torch.int16) - 1).view(dtype), nearest)
+
+
 def with_epilogue(total: Tensor, case: Case) -> Tensor:
     """float32 `total`, then C, then the bias, each added in float32."""
     for addend in case.epilogue.values():

@@ -22,7 +22,7 @@ from tests.gpu.faults.support import (
     F32,
     Guarded,
     Kind,
-    poisoned_end,
+    amid_nans,
     poisoned_rows,
     poisoned_scales,
     problem_of,
@@ -82,7 +82,7 @@ class Drawn:
             self.m, self.n, self.k, seed=self.seed + self.index, device=device, **self.kind.options
         )
         by_rows = self.kind.scaling is Scaling.ROW
-        scales_b = poisoned_scales(made.scales_b) if by_rows else poisoned_end(made.scales_b)
+        scales_b = poisoned_scales(made.scales_b) if by_rows else amid_nans(made.scales_b)
         laid_out = made.c if made.c is None or self.kind.in_place else C_LAYOUTS[self.c_layout](made.c)
         case = replace(
             made,
@@ -91,7 +91,7 @@ class Drawn:
             b=poisoned_rows(made.b, pitch_extra=self.pitch_extra[1]),
             scales_b=scales_b.contiguous() if self.row_major[1] and by_rows else scales_b,
             c=laid_out,
-            bias=None if made.bias is None else poisoned_end(made.bias, offset=self.bias_offset),
+            bias=None if made.bias is None else amid_nans(made.bias, before=self.bias_offset),
         )
         if self.layout == NEW:
             return Prepared(self, case, None)

@@ -13,7 +13,7 @@ from fp8gemm.dense import device_chip
 from fp8gemm.tuning.problem import Problem, Scaling
 from fp8gemm.tuning.select import config_by_m
 from tests import cases
-from tests.gpu.faults.support import Kind, build_chosen, configs_of, launch, make_kernels
+from tests.gpu.faults.support import Kind, build_chosen, kernels_of_every_config, launch
 
 BF16, FP32 = torch.bfloat16, torch.float32
 ROWS = [1, 2, 7, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512, 777, 1024, 2048, 4096]
@@ -60,7 +60,7 @@ def test_what_every_config_makes_of_the_same_operands(scaling, device, seed):
         for maker in (cases.signed, cases.positive, cases.heavy_tailed):
             case = maker(m, n, k, seed=seed, device=device, scaling=scaling)
             problem = Problem(m, n, k, Kind(FP32).problem(m, n, k).output, scaling=scaling)
-            kernels = make_kernels([(problem, config) for config in configs_of(problem)], device)
+            kernels = kernels_of_every_config(problem, device)
             outputs = [launch(kernel, case, torch.empty(m, n, dtype=FP32, device=device)) for kernel in kernels]
             different += [
                 kernel.config.label

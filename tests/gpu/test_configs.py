@@ -16,7 +16,7 @@ from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from tests import cases
 from tests.cases import Case
-from tests.gpu.faults.support import Kind, configs_of, launch, make_kernels
+from tests.gpu.faults.support import Kind, configs_of, launch, make_kernels, nans
 from tests.numerics import check
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -49,10 +49,8 @@ def compiled(device):
 
 def run(problem: Problem, config: TileConfig, case: Case, *, num_sms: int = 132) -> torch.Tensor:
     """The product under this very config, into an output full of NaN."""
-    dtype = getattr(torch, problem.output.value)
-    out = torch.full((problem.m, problem.n), math.nan, dtype=dtype, device=case.a.device)
     (kernel,) = make_kernels([(problem, config)], case.a.device, num_sms=num_sms)
-    return launch(kernel, case, out)
+    return launch(kernel, case, nans(problem, case.a.device))
 
 
 @pytest.mark.parametrize(("kind", "store", "config"), CONFIGS, ids=lambda value: getattr(value, "label", str(value)))

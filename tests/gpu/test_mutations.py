@@ -15,7 +15,7 @@ import torch
 
 from tests.gpu.test_stress import DEFAULT_LAUNCHES
 from tests.mutations.catalogue import CONTROLS, GPU_MUTANTS, MUTANTS
-from tests.mutations.mutant import REFUSED, Mutant
+from tests.mutations.mutant import Mutant
 from tests.mutations.report import write_report
 from tests.mutations.runner import Outcome, run_mutant
 
@@ -62,8 +62,8 @@ def record(mutant: Mutant, runs: Runs) -> dict[str, Any]:
     if mutant.same_code:
         return {**entry, "caught_by": "", "how": "", "result": "not observable", "reason": mutant.same_code}
     if not mutant.gpu:
-        how = "does not compile" if mutant.caught == REFUSED else "wrong result"
-        return {**entry, "caught_by": mutant.tests[0], "how": how, "result": "caught", "reason": "needs no GPU"}
+        (how,) = mutant.caught
+        return {**entry, "caught_by": mutant.tests[0], "how": how.value, "result": "caught", "reason": "needs no GPU"}
     outcome = runs[mutant.name].result()
     if outcome.how in mutant.caught:
         return {**entry, "caught_by": outcome.test, "how": outcome.how.value, "result": "caught", "reason": ""}

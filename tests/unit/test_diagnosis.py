@@ -13,7 +13,7 @@ from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.problem import Scaling
 from tests import cases
 from tests.cases import Case
-from tests.simulation import float32_kernel, simulate_kernel
+from tests.simulation import float32_kernel, rounded_towards_zero, simulate_kernel
 
 M, N, K = 66, 270, 832  # three row blocks of B, seven K blocks, the last of each partial
 INSIDE, TILE, BLOCK = slice(1, M - 1), slice(128, 256), 3  # where faults are put: so that every neighbour exists
@@ -184,10 +184,7 @@ def test_wrong_rounding_is_named(dtype):
     """Towards zero instead of to nearest even: every error is below one step."""
     case = cases.small_integers(64, 128, K, seed=cases.fresh_seed())
     exact = gemm_reference(*case.operands, out_dtype=torch.float32)
-    nearest = exact.to(dtype)
-    too_far = nearest.float().abs() > exact.abs()
-    out = torch.where(too_far, (nearest.view(torch.int16) - 1).view(dtype), nearest)
-    assert "rounded the wrong way" in diagnosis_of(case, out), str(case)
+    assert "rounded the wrong way" in diagnosis_of(case, rounded_towards_zero(exact, dtype)), str(case)
 
 
 def test_a_right_output_has_no_diagnosis():

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.scales import mn_major_pitch
 from fp8gemm.tuning.problem import Scaling
-from tests import cases
+from tests import calls, cases
 from tests.calls import same_bits
 from tests.cases import Case
 from tests.gpu.faults.memory import SHAPES
@@ -24,6 +23,7 @@ from tests.gpu.faults.support import (
     F32,
     KINDS,
     Kind,
+    amid_nans,
     build_chosen,
     every_kind,
     multiply,
@@ -39,16 +39,8 @@ Arguments = dict[str, Any]
 
 def arguments_of(case: Case, kind: Kind) -> Arguments:
     """A call's arguments, with an output full of sevens."""
-    named = dict(zip(("a", "scales_a", "b", "scales_b"), case.operands, strict=True))
     out = torch.full((case.a.shape[0], case.b.shape[0]), 7.0, dtype=kind.output, device=case.a.device)
-    return {**named, **case.epilogue, "out": out}
-
-
-def shifted(tensor: Tensor, byte_offset: int, *, element: int) -> Tensor:
-    """The same values and strides, `byte_offset` bytes past a 256-byte boundary; NaN all around."""
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    storage = torch.full((reach + 64,), math.nan, device=tensor.device).to(tensor.dtype)
-    return storage.as_strided(tensor.shape, tensor.stride(), byte_offset // element).copy_(tensor)
+    return {**calls.arguments_of(case), "out": out}
 
 
 @pytest.mark.parametrize("offset", range(1, 17))
@@ -58,7 +50,7 @@ def test_fault_05_misaligned_codes_are_refused(kind, which, offset, device, seed
     """TMA wants a 16-byte aligned base; the caller, who knows where the slice came from, is told to copy it."""
     case = cases.signed(M, N, K, seed=seed, device=device, **kind.options)
     arguments = arguments_of(case, kind)
-    arguments[which] = shifted(arguments[which], offset, element=1)
+    arguments[which] = amid_nans(arguments[which], before=offset)
     if offset == 16:
         case.check(fp8gemm.gemm(**arguments)).raise_if_failed(case)
         return
@@ -81,7 +73,7 @@ def test_fault_05_scales_from_the_middle_of_a_storage(kind, layout, which, offse
     else:
         pitch = mn_major_pitch(scales.shape[0])
         assert scales.stride() == (1, pitch)
-    arguments[which] = shifted(scales, offset, element=4)
+    arguments[which] = amid_nans(scales, before=offset // 4)
     assert arguments[which].data_ptr() % 16 == offset % 16
     case.check(fp8gemm.gemm(**arguments)).raise_if_failed(case)
 
@@ -97,7 +89,7 @@ def test_fault_05_outputs_c_and_bias_anywhere(kind, which, device, seed):
     tensor = expected if which == "out" else getattr(case, which)
     size = tensor.element_size()
     for offset in range(size, 17, size):
-        inside = shifted(tensor, offset, element=size)
+        inside = amid_nans(tensor, before=offset // size)
         if which == "out":
             out = multiply(case, kind, inside)
         elif which == "c" and kind.in_place:

@@ -21,10 +21,9 @@ from tests.gpu.faults.support import (
     KINDS,
     Kind,
     build_chosen,
-    configs_of,
     every_kind,
+    kernels_of_every_config,
     launch,
-    make_kernels,
     multiply,
 )
 
@@ -276,7 +275,7 @@ def test_fault_18_under_every_config(device, seed):
     for kind in (Kind(), Kind(F32, c=F32)):
         case = cases.signed(520, 1032, 2048, seed=seed, device=device, **kind.options)
         problem = kind.problem(520, 1032, 2048)
-        for kernel in make_kernels([(problem, config) for config in configs_of(problem)], device):
+        for kernel in kernels_of_every_config(problem, device):
             ring = torch.full((RING, 520, 1032), math.nan, dtype=kind.output, device=device)
             first = launch(kernel, case, ring[0]).clone()
             case.check(first).raise_if_failed(f"{case}, {kernel.config}")

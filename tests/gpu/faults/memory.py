@@ -20,12 +20,13 @@ from tests.gpu.faults.support import (
     KINDS,
     PLAIN_KINDS,
     Guarded,
+    amid_nans,
     build_chosen,
-    configs_of,
     every_kind,
+    kernels_of_every_config,
     launch,
-    make_kernels,
     multiply,
+    nans,
     poisoned,
     problem_of,
 )
@@ -70,7 +71,7 @@ def test_fault_02_under_every_config(kind, store, device, seed):
     m, n, k = 270, 264, 144
     case = cases.signed(m, n, k, seed=seed, device=device, **kind.options)
     problem = kind.problem(m, n, k, store)
-    for kernel in make_kernels([(problem, config) for config in configs_of(problem)], device):
+    for kernel in kernels_of_every_config(problem, device):
         output = Guarded(m, n, kind.output, device=device, strides=(n + 8, 1), offset=8)
         launch(kernel, case, output.view)
         assert output.is_intact(), f"{case}, {kernel.config}"
@@ -146,16 +147,10 @@ def test_fault_04_rows_of_nan_around_each_input_change_nothing(kind, operand, de
     for m, n, k in ((65, 576, 512), (333, 1032, 144)):
         case = cases.signed(m, n, k, seed=seed, device=device, **kind.options)
         clean = multiply(case, kind)
-        inside = surrounded(getattr(case, operand))
+        tensor = getattr(case, operand)
+        size = tensor.element_size()
+        inside = amid_nans(tensor, before=16 // size, after=65536 // size)
         assert same_bits(multiply(replace(case, **{operand: inside}), kind), clean), case
-
-
-def surrounded(tensor: Tensor) -> Tensor:
-    """The same values and strides, 16 bytes past the beginning of a storage of NaN that goes on for 64 KiB."""
-    before = 16 // tensor.element_size()
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    storage = torch.full((before + reach + 65536 // tensor.element_size(),), math.nan, device=tensor.device)
-    return storage.to(tensor.dtype).as_strided(tensor.shape, tensor.stride(), before).copy_(tensor)
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS, ids=str)
@@ -166,7 +161,7 @@ def test_fault_04_under_every_config(kind, device, seed):
     around = poisoned(case, pitch_extra=112)
     assert around.a.dtype == E4M3 and around.a.stride(0) == k + 112
     problem = kind.problem(m, n, k)
-    for kernel in make_kernels([(problem, config) for config in configs_of(problem)], device, num_sms=2):
-        outputs = [torch.full((m, n), math.nan, dtype=kind.output, device=device) for _ in range(2)]
-        assert same_bits(launch(kernel, around, outputs[0]), launch(kernel, case, outputs[1])), kernel.config
-        case.check(outputs[0]).raise_if_failed(f"{case}, {kernel.config}")
+    for kernel in kernels_of_every_config(problem, device, num_sms=2):
+        out, clean = (launch(kernel, each, nans(problem, device)) for each in (around, case))
+        assert same_bits(out, clean), kernel.config
+        case.check(out).raise_if_failed(f"{case}, {kernel.config}")

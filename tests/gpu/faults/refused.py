@@ -14,14 +14,13 @@ from fp8gemm.errors import InputError
 from tests import cases
 from tests.calls import same_bits
 from tests.gpu.faults.arguments import FULL, FULL_ROWS, Arguments, K, M, N, arguments_of
-from tests.gpu.faults.support import BF16, F16, F32, multiply, poisoned_rows
+from tests.gpu.faults.support import BF16, F16, F32, multiply, poisoned_rows, reach_of
 
 
 def overlapping(arguments: Arguments, name: str) -> Arguments:
     """The named operand, and an output that begins in its last 16 bytes."""
     tensor, out = arguments[name], arguments["out"]
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    size = -(-reach * tensor.element_size() // 16) * 16
+    size = -(-reach_of(tensor) * tensor.element_size() // 16) * 16
     storage = torch.zeros(size + out.numel() * 4, dtype=torch.uint8, device=out.device)
     inside = storage[:size].view(tensor.dtype).as_strided(tensor.shape, tensor.stride()).copy_(tensor)
     return {name: inside, "out": storage[size - 16 : size - 16 + out.numel() * 4].view(F32).view(out.shape)}
@@ -148,7 +147,7 @@ class _Foreign:
 
 def between_elements(tensor: Tensor, byte_offset: int, keep: list[Tensor]) -> Tensor:
     """The same float32 values and strides at an address that four does not divide; `keep` owns the memory."""
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    reach = reach_of(tensor)
     packed = torch.zeros(reach, dtype=F32, device=tensor.device)
     packed.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
     storage = torch.zeros(4 * reach + 16, dtype=torch.uint8, device=tensor.device)

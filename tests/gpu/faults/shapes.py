@@ -28,9 +28,11 @@ from tests.gpu.faults.support import (
     build_chosen,
     configs_of,
     every_kind,
+    kernels_of_every_config,
     launch,
     make_kernels,
     multiply,
+    nans,
 )
 
 ROWS = (0, 1, 7, 63, 64, 65, 127, 128, 129, 255, 257)
@@ -218,20 +220,16 @@ def test_fault_13_any_number_of_sms(kind, store, device, seed):
     """Clusters of two on one SM, on an odd number, and on all but one: the same bits as on all."""
     case = cases.signed(777, 1032, 1040, seed=seed, device=device, **kind.options)
     problem = kind.problem(777, 1032, 1040, store)
-    wanted = [(problem, config) for config in configs_of(problem)]
-    assert {config.cluster_size for _, config in wanted} == {1, 2}
-    expected = [launch(kernel, case, nans(case, kind)) for kernel in make_kernels(wanted, device, num_sms=132)]
+    kernels = kernels_of_every_config(problem, device, num_sms=132)
+    assert {kernel.config.cluster_size for kernel in kernels} == {1, 2}
+    expected = [launch(kernel, case, nans(problem, device)) for kernel in kernels]
     for out in expected:
         case.check(out).raise_if_failed(case)
     for num_sms in (1, 2, 7, 131):
-        for kernel, whole in zip(make_kernels(wanted, device, num_sms=num_sms), expected, strict=True):
+        for kernel, whole in zip(kernels_of_every_config(problem, device, num_sms=num_sms), expected, strict=True):
             assert kernel.grid(777) <= max(num_sms, kernel.config.cluster_size), f"{kernel.config}, {num_sms} SMs"
-            out = launch(kernel, case, nans(case, kind))
+            out = launch(kernel, case, nans(problem, device))
             assert same_bits(out, whole), f"{case}, {kernel.config}, {num_sms} SMs"
-
-
-def nans(case: Case, kind: Kind) -> Tensor:
-    return torch.full((case.a.shape[0], case.b.shape[0]), math.nan, dtype=kind.output, device=case.a.device)
 
 
 @pytest.mark.parametrize("num_sms", [1, 3, 131, 132])
@@ -269,7 +267,7 @@ def test_fault_14_any_number_of_k_blocks_and_many_tiles_per_cta(kind, store, dev
     for kernel in make_kernels(wanted, device, num_sms=3):
         case = made[kernel.problem.k]
         what = f"{case}, {kernel.config}, {store}"
-        first = launch(kernel, case, nans(case, kind))
+        first = launch(kernel, case, nans(kernel.problem, device))
         case.check(first).raise_if_failed(what)
         outputs = torch.full((LAUNCHES, m, n), math.nan, dtype=kind.output, device=device)
         for out in outputs:

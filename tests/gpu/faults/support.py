@@ -47,8 +47,8 @@ class Kind:
         if store is None:
             in_pairs = self.c is None or n % 2 == 0
             store = StoreKind.TMA if in_pairs and n * self.output.itemsize % 16 == 0 else StoreKind.PREDICATED
-        output, c, bias = operands.output_type(self.output), operands.addend("c", self.c), self.bias
-        return Problem(m, n, k, output, store, self.scaling, c, operands.addend("bias", bias))
+        c, bias = operands.addend("c", self.c), operands.addend("bias", self.bias)
+        return Problem(m, n, k, operands.output_type(self.output), store, self.scaling, c, bias)
 
     def __str__(self) -> str:
         c = f"{'in-place' if self.in_place else 'c'}-{_name(self.c)}" if self.c else ""
@@ -82,7 +82,8 @@ def _name(dtype: torch.dtype) -> str:
 def problem_of(case: Case, out: Tensor, *, c: Tensor | None = None) -> Problem:
     """The problem that `gemm` makes of a case; `c` where it does not lie as the case's does."""
     c = case.c if c is None else c
-    terms = [operands.addend(name, None if term is None else term.dtype) for name, term in (("c", c), ("b", case.bias))]
+    added = (("c", c), ("bias", case.bias))
+    terms = [operands.addend(name, None if term is None else term.dtype) for name, term in added]
     scaling = operands.check_b(case.b, case.scales_b)
     store = operands.store_kind(out, c)
     return Problem(*out.shape, case.b.shape[1], operands.output_type(out.dtype), store, scaling, *terms)
@@ -108,6 +109,17 @@ def make_kernels(
     build_many(list(dict.fromkeys(kernel_request(problem, config) for problem, config in pairs)))
     options = {"num_sms": 132, **options}
     return [DenseKernel(problem, config, device_index=device.index, **options) for problem, config in pairs]
+
+
+def kernels_of_every_config(problem: Problem, device: torch.device, **options: Any) -> list[DenseKernel]:
+    """The problem's kernel under each config that it may have; options are those of `make_kernels`."""
+    return make_kernels([(problem, config) for config in configs_of(problem)], device, **options)
+
+
+def nans(problem: Problem, device: torch.device) -> Tensor:
+    """A packed output of the problem that is full of NaN."""
+    dtype = getattr(torch, problem.output.value)
+    return torch.full((problem.m, problem.n), math.nan, dtype=dtype, device=device)
 
 
 def launch(kernel: DenseKernel, case: Case, out: Tensor, *, c: Tensor | None = None) -> Tensor:
@@ -174,11 +186,15 @@ def poisoned_scales(scales: Tensor) -> Tensor:
     return storage.as_strided((rows, columns), (1, pitch)).copy_(scales)
 
 
-def poisoned_end(tensor: Tensor, *, offset: int = 0) -> Tensor:
-    """The same tensor, packed, between `offset` NaNs and 256 more."""
-    size = tensor.numel()
-    storage = torch.full((offset + size + 256,), math.nan, device=tensor.device).to(tensor.dtype)
-    return storage[offset : offset + size].view(tensor.shape).copy_(tensor)
+def reach_of(tensor: Tensor) -> int:
+    """Elements of memory from the first one of a tensor to its last."""
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+
+
+def amid_nans(tensor: Tensor, *, before: int = 0, after: int = 256) -> Tensor:
+    """The same values and strides between so many elements of NaN, the first on a 256-byte boundary."""
+    storage = torch.full((before + reach_of(tensor) + after,), math.nan, device=tensor.device).to(tensor.dtype)
+    return storage.as_strided(tensor.shape, tensor.stride(), before).copy_(tensor)
 
 
 def poisoned(case: Case, *, pitch_extra: int = 16) -> Case:
@@ -189,7 +205,7 @@ def poisoned(case: Case, *, pitch_extra: int = 16) -> Case:
         a=poisoned_rows(case.a, pitch_extra=pitch_extra),
         scales_a=poisoned_scales(case.scales_a),
         b=poisoned_rows(case.b, pitch_extra=pitch_extra),
-        scales_b=poisoned_scales(case.scales_b) if by_rows else poisoned_end(case.scales_b),
+        scales_b=poisoned_scales(case.scales_b) if by_rows else amid_nans(case.scales_b),
         c=None if case.c is None else poisoned_rows(case.c, pitch_extra=pitch_extra),
-        bias=None if case.bias is None else poisoned_end(case.bias),
+        bias=None if case.bias is None else amid_nans(case.bias),
     )

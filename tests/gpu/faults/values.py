@@ -23,12 +23,12 @@ from tests.gpu.faults.support import (
     PLAIN_KINDS,
     Kind,
     build_chosen,
-    configs_of,
     every_kind,
     every_plain_kind,
+    kernels_of_every_config,
     launch,
-    make_kernels,
     multiply,
+    nans,
 )
 
 NAN_SHAPES = [(7, 576, 512), (333, 2112, 7168), (65, 577, 144)]
@@ -173,9 +173,8 @@ def test_fault_10_under_every_config(kind, device, seed):
     m, n, k = 300, 584, 1040
     case = cases.distinct_scales(m, n, k, seed=seed, device=device, **kind.options)
     problem = kind.problem(m, n, k)
-    for kernel in make_kernels([(problem, config) for config in configs_of(problem)], device):
-        out = torch.full((m, n), math.nan, dtype=kind.output, device=device)
-        case.check(launch(kernel, case, out)).raise_if_failed(f"{case}, {kernel.config}")
+    for kernel in kernels_of_every_config(problem, device):
+        case.check(launch(kernel, case, nans(problem, device))).raise_if_failed(f"{case}, {kernel.config}")
 
 
 def products_of(values: list[float], device: torch.device) -> Case:
