@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import cache
 
 import pytest
 import torch
@@ -85,24 +85,29 @@ FAULTS_OF_ROWS = {
     "K block 3 with scales_b of the next row": with_neighbour("scales_b", 0, 1, block=BLOCK),
     "every K block with scales_b of the previous row": with_neighbour("scales_b", 0, -1),
 }
-_right: dict[tuple[Any, ...], tuple[Case, torch.Tensor]] = {}
+FRESH_SEED = cases.fresh_seed()
 
 
-def right(scaling: Scaling, dtype: torch.dtype) -> tuple[Case, torch.Tensor]:
+@cache
+def right(scaling: Scaling, dtype: torch.dtype, *, seed: int = FRESH_SEED) -> tuple[Case, torch.Tensor]:
     """A case with C and bias, and its right output: made once, copied by who changes it."""
-    if (scaling, dtype) not in _right:
-        case = cases.signed(M, N, K, seed=cases.fresh_seed(), scaling=scaling, **EPILOGUE)
-        unlike = {name: unlike_neighbours(getattr(case, name), case.seed) for name in ("scales_a", "scales_b")}
-        case = replace(case, **unlike)
-        _right[scaling, dtype] = case, float32_kernel(case, out_dtype=dtype)
-    return _right[scaling, dtype]
+    case = cases.signed(M, N, K, seed=seed, scaling=scaling, **EPILOGUE)
+    unlike = {name: unlike_neighbours(getattr(case, name), sizes, seed) for name, sizes in SIZES.items()}
+    case = replace(case, **unlike)
+    return case, float32_kernel(case, out_dtype=dtype)
 
 
-def unlike_neighbours(scales: torch.Tensor, seed: int) -> torch.Tensor:
-    """Scales about as large, no two of them equal and no neighbours within a third of each other."""
+# Along a row or a column of the product a block's wrong scale is one factor, as are a block that is missing (0) and one
+# added twice (2). With these sizes, in a pattern in which the four neighbours of a scale have the four other sizes, no
+# two of all these factors change a block by amounts within 7 % of each other: else two faults would look alike.
+SIZES = {"scales_a": (0.84, 1.09, 1.84, 1.42, 2.39), "scales_b": (0.89, 0.49, 0.26, 1.64, 0.37)}
+
+
+def unlike_neighbours(scales: torch.Tensor, sizes: tuple[float, ...], seed: int) -> torch.Tensor:
+    """Scales about as large in a pattern of these sizes, no two of them equal."""
     rows, blocks = torch.arange(scales.shape[0])[:, None], torch.arange(scales.shape[1])
     random = torch.rand(scales.shape, generator=torch.Generator().manual_seed(seed + len(scales)))
-    return scales.mean() * torch.tensor([0.5, 0.8, 1.7])[(rows + 2 * blocks) % 3] * (1 + random / 8)
+    return scales.mean() * torch.tensor(sizes)[(rows + 2 * blocks) % len(sizes)] * (1 + random / 64)
 
 
 def worst_place(out: torch.Tensor, wrong: torch.Tensor) -> tuple[int, int]:
@@ -119,26 +124,40 @@ def diagnosis_of(case: Case, out: torch.Tensor) -> str:
     return report.diagnosis
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
+every_fault = pytest.mark.parametrize(
     ("scaling", "fault"),
     [
         *((Scaling.BLOCK, name) for name in FAULTS | FAULTS_OF_BLOCKS),
         *((Scaling.ROW, name) for name in FAULTS_OF_ROWS),
     ],
 )
-def test_each_fault_is_named_wherever_it_is(scaling, fault, dtype):
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("place", ["tile", "row", "column"])
+@every_fault
+def test_each_fault_is_named_wherever_it_is(scaling, fault, place, dtype):
     case, out = right(scaling, dtype)
-    wrong = float32_kernel((FAULTS | FAULTS_OF_BLOCKS | FAULTS_OF_ROWS)[fault](case), out_dtype=dtype)
+    assert_named(fault, place, case, out)
+
+
+@every_fault
+def test_each_fault_is_named_in_one_element(scaling, fault):
+    """In FP32; rounded to fewer bits, one element may have too many explanations. The seed is fixed, because once in a
+    few thousand elements several faults come within 1e-3 of each other by luck, and then none is named."""
+    case, out = right(scaling, torch.float32, seed=1)
+    assert_named(fault, "element", case, out)
+
+
+def assert_named(fault: str, place: str, case: Case, out: torch.Tensor) -> None:
+    """With the fault at that place of a right output."""
+    wrong = float32_kernel((FAULTS | FAULTS_OF_BLOCKS | FAULTS_OF_ROWS)[fault](case), out_dtype=out.dtype)
     row, column = worst_place(out, wrong)
-    places = {"tile": (INSIDE, TILE), "row": (row, TILE), "column": (INSIDE, column)}
-    if dtype == torch.float32:  # rounded to fewer bits, one element may have too many explanations
-        places["element"] = (row, column)
-    for name, place in places.items():
-        faulty = out.clone()
-        faulty[place] = wrong[place]
-        diagnosis = diagnosis_of(case, faulty)
-        assert fault in diagnosis and "residual" in diagnosis, f"{case}, {name}: {diagnosis}"
+    at = {"tile": (INSIDE, TILE), "row": (row, TILE), "column": (INSIDE, column), "element": (row, column)}[place]
+    faulty = out.clone()
+    faulty[at] = wrong[at]
+    diagnosis = diagnosis_of(case, faulty)
+    assert fault in diagnosis and "residual" in diagnosis, f"{case}, {place}: {diagnosis}"
 
 
 @pytest.mark.parametrize("fault", ["K block 3 missing", "every K block with scales_a of the next row"])
