@@ -18,14 +18,15 @@ from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, Scaling
 from fp8gemm.tuning.select import ranked_configs
+from fp8gemm.tuning.table import Tables, tables_in_force
 
 _KernelKey = tuple[Problem, TileConfig, int, int]
 _kernels: dict[_KernelKey, DenseKernel] = {}
 
 
 def kernel_for(problem: Problem, chip: Chip, device_index: int) -> DenseKernel:
-    """The loaded kernel of least predicted cost or, under the policy ``nearest``, the best of those that are ready."""
-    key = _best(problem, chip, device_index)
+    """The loaded kernel of the chosen config or, under the policy ``nearest``, the best of those that are ready."""
+    key = _best(problem, chip, device_index, tables_in_force())
     found = _kernels.get(key)
     if found is not None:
         return found
@@ -63,8 +64,8 @@ def launch(
 
 
 @lru_cache(maxsize=4096)
-def _best(problem: Problem, chip: Chip, device_index: int) -> _KernelKey:
-    return _key(problem, ranked_configs(problem, chip)[0], chip, device_index)
+def _best(problem: Problem, chip: Chip, device_index: int, tables: Tables) -> _KernelKey:
+    return _key(problem, ranked_configs(problem, chip, tables)[0], chip, device_index)
 
 
 def _key(problem: Problem, config: TileConfig, chip: Chip, device_index: int) -> _KernelKey:

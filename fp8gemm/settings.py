@@ -9,6 +9,7 @@ FP8GEMM_JIT             what a missing kernel leads to: ``compile``, ``nearest``
 FP8GEMM_BACKEND         ``auto``, or ``reference`` for plain PyTorch on every device           auto
 FP8GEMM_NUM_SMS         upper bound on the SMs that a persistent kernel occupies               all of the device's
 FP8GEMM_BATCH_INVARIANT ``1`` or ``true``: a row's bits depend neither on M nor on other rows  0
+FP8GEMM_TABLES          tuned tables, the first that knows a shape decides (``/mine.json:/b``) the shipped ones
 ======================= ====================================================================== ===================
 
 The environment is read once, at first use. ``reload()`` reads it again; ``scope(jit="error")`` overrides it in a block.
@@ -45,6 +46,8 @@ class Settings:
         num_sms: at most this many SMs for a persistent kernel; None for all.
         batch_invariant: whether products that do not say so themselves are computed in an order that does not depend on
             M, so that a row of a result has the same bits whatever other rows there are.
+        tables: files of tuned configs; for a shape that several know the first decides, and all of them come before
+            the tables that the package ships. Each is read once, when a config is first chosen.
     """
 
     cache_dirs: tuple[Path, ...] = ()
@@ -53,11 +56,13 @@ class Settings:
     backend: str = "auto"
     num_sms: int | None = None
     batch_invariant: bool = False
+    tables: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         # The dataclass is frozen for its users; normalising its own fields is what __setattr__ is bypassed for.
-        object.__setattr__(self, "cache_dirs", _directories("cache_dirs", self.cache_dirs))
-        object.__setattr__(self, "trusted_dirs", _directories("trusted_dirs", self.trusted_dirs))
+        object.__setattr__(self, "cache_dirs", _absolute("cache_dirs", self.cache_dirs))
+        object.__setattr__(self, "trusted_dirs", _absolute("trusted_dirs", self.trusted_dirs))
+        object.__setattr__(self, "tables", _absolute("tables", self.tables))
         _one_of("jit", self.jit, JIT_POLICIES)
         _one_of("backend", self.backend, BACKENDS)
         if self.num_sms is not None and (type(self.num_sms) is not int or self.num_sms < 1):
@@ -82,6 +87,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         _split_path(values["cache_dirs"]) if "cache_dirs" in values else _default_cache_dirs(environment)
     )
     changes["trusted_dirs"] = _split_path(values.get("trusted_dirs", ""))
+    changes["tables"] = _split_path(values.get("tables", ""))
     if "num_sms" in values:
         # int() also takes "1_32" and "-1"; digits alone are what a person means by a count.
         digits = values["num_sms"]
@@ -141,8 +147,8 @@ def _one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
         raise _bad_value(field, f"one of {', '.join(allowed)}", value)
 
 
-def _directories(field: str, value: Iterable[str | os.PathLike[str]]) -> tuple[Path, ...]:
-    """Absolute paths: a later change of the working directory must not move the cache."""
+def _absolute(field: str, value: Iterable[str | os.PathLike[str]]) -> tuple[Path, ...]:
+    """Absolute paths: a later change of the working directory must not move the cache, or another file."""
     if isinstance(value, (str, os.PathLike)):
         raise _bad_value(field, "a sequence of paths", value)
     try:
@@ -152,7 +158,7 @@ def _directories(field: str, value: Iterable[str | os.PathLike[str]]) -> tuple[P
 
 
 def _split_path(text: str) -> tuple[Path, ...]:
-    # An empty component would mean the current directory, which is never a cache.
+    # An empty component would mean the current directory, which is never a cache and no table.
     return tuple(Path(part) for part in text.split(os.pathsep) if part)
 
 

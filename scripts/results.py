@@ -1,7 +1,9 @@
-"""Draws the tables of README.md and docs/ from ``docs/results/*.json``; ``--check`` only compares.
+"""Draws the tables and plots of README.md and docs/ from ``docs/results/*.json``; ``--check`` only compares.
 
 A page says where with two markers, ``<!-- results:NAME:begin -->`` and ``<!-- results:NAME:end -->``. Nobody types a
-figure: a script or test writes JSON, and this is the one way from there to a page.
+figure: a script or test writes JSON, and this is the one way from there to a page. Plots need matplotlib. Each carries
+the SHA-256 of its JSON, which is what ``--check`` looks at, besides whether a page shows it: the bytes of the same plot
+differ from one matplotlib to the next.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +21,19 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from result_tables import accuracy, checks, speed  # noqa: E402
+from result_plots import bench as bench_plot  # noqa: E402
+from result_plots import calibration as calibration_plot  # noqa: E402
+from result_plots import canvas  # noqa: E402
+from result_tables import accuracy, checks, choice, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
+
+from fp8gemm.errors import UnsupportedError  # noqa: E402
 
 PAGES = ("README.md", "docs/numerics.md", "docs/tuning.md")
 RESULTS = "docs/results"
 EXIT_FAILED = 1
 
+_IMAGE = re.compile(r"!\[[^\]]*\]\((?P<path>[^)\s]+)\)")
 _MARKER = re.compile(r"<!-- results:(?P<name>[\w-]+):(?P<end>begin|end) -->")
 
 
@@ -44,9 +52,27 @@ class Section:
     written_by: str
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A picture of one result file.
+
+    Attributes:
+        file: the result file, in ``docs/results``; without it there is no picture.
+        draw: from its content to a PNG.
+    """
+
+    file: str
+    draw: Callable[[Result, Path], None]
+
+
 _ACCURACY = ("accuracy-h200.json", "scripts/accuracy.py --json")
+_BENCH = ("bench-h200.json", "scripts/bench.py --json")
+_CALIBRATION = "calibration-h200.json"
 SECTIONS = {
-    "bench": Section("bench-h200.json", speed.bench, "scripts/bench.py --json"),
+    "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
+    "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
+    "calibration": Section(_CALIBRATION, choice.calibration, "scripts/calibrate.py --json"),
+    "random": Section("random-h200.json", choice.random_shapes, "a sweep over random shapes"),
     "coldstart": Section("coldstart-h200.json", speed.coldstart, "scripts/coldstart.py --json"),
     "batch_invariant": Section(
         "batch-invariant-h200.json", speed.batch_invariant, "scripts/bench.py --batch-invariant"
@@ -58,6 +84,10 @@ SECTIONS = {
     "faults": Section("faults-h200.json", checks.faults, "the fault tests"),
     "sanitize": Section("sanitize-h200.json", checks.sanitize, "scripts/sanitize.py --json"),
     "stress": Section("stress-h200.json", checks.stress, "the stress test"),
+}
+PLOTS = {
+    "docs/plots/bench-h200.png": Plot(_BENCH[0], bench_plot.draw),
+    "docs/plots/calibration-h200.png": Plot(_CALIBRATION, calibration_plot.draw),
 }
 
 
@@ -111,12 +141,53 @@ def _section(name: str, page: str, root: Path) -> str:
     return "\n".join([*section.draw(result), "", f"All figures: [`{link}`]({link}){seed}."])
 
 
+def check_plots(pages: Iterable[tuple[str, str]], root: Path = ROOT) -> list[str]:
+    """What is wrong with the plots: one is missing or of an earlier result, or no page shows it.
+
+    Args:
+        pages: path relative to ``root`` and text.
+        root: where ``docs/results`` is.
+    """
+    images = ((page, image["path"]) for page, text in pages for image in _IMAGE.finditer(text))
+    shown = {os.path.normpath((root / page).parent / path) for page, path in images}
+    complaints = []
+    for name, path, result in _drawable(root):
+        if not canvas.shows(path, result):
+            complaints.append(f"{name} does not show {RESULTS}/{PLOTS[name].file}; run scripts/results.py")
+        if os.path.normpath(path) not in shown:
+            complaints.append(f"no page shows {name}")
+    return complaints
+
+
+def draw_plots(root: Path = ROOT) -> None:
+    """Draw every plot whose result is there.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed, and there is one to draw.
+    """
+    for name, path, result in _drawable(root):
+        PLOTS[name].draw(result, path)
+
+
+def _drawable(root: Path) -> Iterator[tuple[str, Path, Result]]:
+    """Name, path and result of each plot whose result is there."""
+    for name, plot in PLOTS.items():
+        file = root / RESULTS / plot.file
+        if file.exists():
+            yield name, root / name, json.loads(file.read_text())
+
+
 def main() -> int:
-    """Rewrite, or with ``--check`` compare; 1 if a page is out of date or cannot be drawn."""
-    parser = argparse.ArgumentParser(description="Draw the tables of README.md and docs/ from docs/results.")
+    """Redraw, or with ``--check`` compare; 1 if a page or plot is out of date or cannot be drawn."""
+    parser = argparse.ArgumentParser(description="Draw the tables and plots of README.md and docs/ from docs/results.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
     options = parser.parse_args()
     complaints = []
+    if not options.check:
+        try:
+            draw_plots(ROOT)
+        except UnsupportedError as error:
+            print(f"results: no plots drawn: {error}")
     for page in PAGES:
         text = (ROOT / page).read_text()
         try:
@@ -128,6 +199,7 @@ def main() -> int:
             complaints.append(f"{page} does not show docs/results; run scripts/results.py")
         elif text != fresh:
             (ROOT / page).write_text(fresh)
+    complaints += check_plots([(page, (ROOT / page).read_text()) for page in PAGES], ROOT)
     for complaint in complaints:
         print(f"results: {complaint}", file=sys.stderr)
     return EXIT_FAILED if complaints else 0

@@ -14,15 +14,15 @@ _MARKERS = "osD^vXP*"
 _BASELINE = "bf16"
 
 
-def require_matplotlib() -> None:
+def require_matplotlib(option: str = "--plot") -> None:
     """Raises:
-    UnsupportedError: it is not installed; the message names the extra that brings it.
+    UnsupportedError: it is not installed; the message names the option and the extra that brings it.
     """
     try:
         importlib.import_module("matplotlib")
     except ImportError as error:
         raise UnsupportedError(
-            "--plot: expected matplotlib, which is not installed; `pip install 'fp8gemm[plot]'` brings it"
+            f"{option}: expected matplotlib, which is not installed; `pip install 'fp8gemm[plot]'` brings it"
         ) from error
 
 

@@ -112,6 +112,13 @@ def cublas_block_scales(scales_a: Tensor, scales_b: Tensor) -> tuple[Tensor, Ten
     return a, b
 
 
+def scaled_mm_call(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, *, out: Tensor | None = None) -> Call:
+    """torch._scaled_mm with fast accumulation, of codes and multipliers as `quantize_whole` makes them."""
+    return lambda: torch._scaled_mm(
+        a, b.t(), scale_a=scale_a, scale_b=scale_b.t(), out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+    )
+
+
 def _ours(operands: Operands, *, batch_invariant: bool = False) -> Call:
     import fp8gemm
 
@@ -128,9 +135,7 @@ def _bf16(operands: Operands) -> Call:
 def _scaled_mm(operands: Operands, *, per_row: bool) -> Call:
     a, scale_a = quantize_whole(operands.x, per_row=per_row)
     b, scale_b = quantize_whole(operands.w, per_row=per_row)
-    return lambda: torch._scaled_mm(
-        a, b.t(), scale_a=scale_a, scale_b=scale_b.t(), out_dtype=torch.bfloat16, use_fast_accum=True
-    )
+    return scaled_mm_call(a, scale_a, b, scale_b)
 
 
 def _cublas_block(operands: Operands) -> Call:

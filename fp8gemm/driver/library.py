@@ -191,6 +191,18 @@ def get_function(library: Any, name: str, device_index: int) -> int:
     return int(function)
 
 
+def get_global(library: Any, name: str, device_index: int) -> tuple[int, int]:
+    """Address and size in bytes of a library's variable ``name`` in a GPU's primary context.
+
+    Raises:
+        DriverError: the library has no such variable.
+    """
+    with current_context(device_index):
+        result = bindings().cuLibraryGetGlobal(library, name.encode())
+    address, size = check(result, "cuLibraryGetGlobal", f"The variable was {name!r}.")
+    return int(address), int(size)
+
+
 def set_max_dynamic_shared(function: int, size: int, device_index: int) -> None:
     """Allow a function ``size`` bytes of dynamic shared memory per CTA.
 

@@ -190,8 +190,7 @@ class DenseKernel:
 
     def _encode_output(self, destination: int, out: Tensor) -> None:
         output = self.problem.output
-        part_rows, part_cols, _ = staged_part(self.config, output)
-        box_cols = min(part_cols, 128 // output.bytes)
+        box_rows, box_cols = staged_part(self.config)
         encode_2d(
             destination,
             address=out.data_ptr(),
@@ -200,7 +199,7 @@ class DenseKernel:
             outer=out.shape[0],
             outer_stride_bytes=_pitch(out, multiple=16 // output.bytes) * output.bytes,
             box_inner=box_cols,
-            box_outer=part_rows,
+            box_outer=box_rows,
             swizzle=_SWIZZLES[box_cols * output.bytes],
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from fp8gemm.errors import InputError
@@ -26,16 +26,18 @@ class Chip:
         num_sms: streaming multiprocessors.
         l2_bytes: size of the L2 cache.
         dram_bytes_per_us: memory bandwidth that a copy reaches, not the datasheet's.
-        l2_bytes_per_cycle: bytes that one SM takes in from L2 in a cycle when all of them do.
-        clock_mhz: SM clock under tensor load.
+        l2_bytes_per_us: bytes that one SM takes in from L2 when all of them do.
+        power_watts: what the board may draw.
+        max_clock_mhz: SM clock where power is no limit.
     """
 
     name: str
     num_sms: int
     l2_bytes: int
     dram_bytes_per_us: float
-    l2_bytes_per_cycle: float = 60.0
-    clock_mhz: float = 1500.0
+    l2_bytes_per_us: float = 1e5
+    power_watts: float = 700.0
+    max_clock_mhz: float = 1980.0
 
 
 CHIPS = {
@@ -43,8 +45,8 @@ CHIPS = {
     for chip in (
         Chip("h200", num_sms=132, l2_bytes=60 << 20, dram_bytes_per_us=4.3e6),
         Chip("h100", num_sms=132, l2_bytes=50 << 20, dram_bytes_per_us=3.0e6),
-        Chip("h100-pcie", num_sms=114, l2_bytes=50 << 20, dram_bytes_per_us=1.8e6),
-        Chip("h20", num_sms=78, l2_bytes=60 << 20, dram_bytes_per_us=3.6e6),
+        Chip("h100-pcie", 114, 50 << 20, dram_bytes_per_us=1.8e6, power_watts=350.0, max_clock_mhz=1755.0),
+        Chip("h20", num_sms=78, l2_bytes=60 << 20, dram_bytes_per_us=3.6e6, power_watts=500.0),
     )
 }
 
@@ -73,4 +75,4 @@ def chip_of_device(device_name: str, num_sms: int, l2_bytes: int) -> Chip:
         known = CHIPS["h200"]
     else:
         known = CHIPS["h100"]
-    return Chip(known.name, num_sms, l2_bytes, known.dram_bytes_per_us, known.l2_bytes_per_cycle, known.clock_mhz)
+    return replace(known, num_sms=num_sms, l2_bytes=l2_bytes)

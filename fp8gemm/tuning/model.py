@@ -1,90 +1,184 @@
-"""What a config is predicted to cost: a roofline with waves, resource limits and fixed overheads.
+"""What a config is predicted to cost: a roofline of four resources, with waves, overheads and the power limit.
 
-The clock runs a persistent kernel as follows. Each SM takes ``waves`` tiles one after the other. A K block of a tile
-costs the larger of its tensor time and of the time its bytes take from L2. A tile also pays for what is not
-overlapped: the first fill of the ring, and the conversion of the output. The whole can never beat the time that
-device memory needs for each operand once.
+A persistent kernel is taken to run as follows. Each SM computes its share of the tiles one after the other, so that
+the tiles are done in rounds. A K block of a tile takes as long as the slowest of its tensor work, the shared-memory
+reads of that work, and the latency between one block and the next as far as waves in flight do not hide it. A tile also
+costs its epilogue. Those cycles pass at a clock that the power limit sets: the more energy a cycle needs, the slower it
+is. Meanwhile L2 delivers the operands of every tile, and device memory delivers what L2 does not hold and takes the
+output. Whichever of the three ends last decides, and a little more, for none of them is hidden altogether.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, staged_parts
+from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
-from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.problem import SCALE_BLOCK, Problem, Scaling
 
-# Set by hand from every candidate at 70 shapes on an H200 (docs/results/sweep-h200.json), where the choice then costs
-# 1.4 % over the best candidate on average.
+REFERENCE_MHZ = 1400.0
+"""The clock that energies are given for."""
 
-LAUNCH_US = 2.0
 
-CLUSTER_US = 1.0
-"""What launching and leaving as clusters adds."""
+def _term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
+    value: float = field(metadata={"group": group, "unit": unit, "formula": formula, "part": part})
+    return value
 
-FILL_CYCLES = 300.0
-"""From an idle ring to the first full stage, as far as the launch does not hide it."""
 
-LATENCY_CYCLES = 1200.0
-"""From asking for a stage to having it, while the memory system is busy."""
+@dataclass(frozen=True)
+class TileCost:
+    """What a tile costs its SM, whatever M is. Cycles are SM cycles; ``predict`` explains the terms."""
 
-EPILOGUE_CYCLES_PER_COLUMN = 6.5
-"""Conversion and staging of one 64-row column strip by its warpgroup."""
-
-TENSOR_EFFICIENCY = {1: 0.75, 2: 0.88, 4: 0.92}
-"""Share of the tensor rate that is reached, by 64x128 waves per K block and CTA: the more independent work between two
-waits, the better promotion hides behind tensor work."""
-
-MULTICAST_GAIN = 0.95
-"""What reading a shared operand once for two CTAs leaves of the time its bytes take."""
-
-CLUSTER_DRAG = 1.02
-"""What two CTAs that wait for each other's stages lose in tensor time."""
-
-EXPOSED_SHARE = 0.25
-"""Share of the shorter of SM time and memory time that the longer one does not hide."""
+    tensor_cycles: float
+    shared_cycles: float
+    latency_cycles: float
+    block_cycles: float
+    epilogue_cycles: float
+    tile_cycles: float
+    l2_bytes: float
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted time of one config, by term. Cycles are SM cycles."""
+    """Predicted time of one config, by term, in the order of the derivation. Cycles are SM cycles."""
 
-    waves: int
-    tensor_cycles: float
-    load_cycles: float
-    fill_cycles: float
-    epilogue_cycles: float
-    dram_us: float
-    total_us: float
+    tensor_cycles: float = _term("a K block", "cycles", "block_m * block_n * block_k / 4096")
+    shared_cycles: float = _term("a K block", "cycles", "waves * 128 * (64 + n) bytes / shared rate")
+    latency_cycles: float = _term(
+        "a K block", "cycles", "(wave + latency) * waves of a warpgroup / in flight; latency + load latency / stages"
+    )
+    block_cycles: float = _term("a K block", "cycles", "norm of the three above")
+    epilogue_cycles: float = _term(
+        "a tile", "cycles", "a tile's + that of each staged part + that of each 64 x 8 outputs of a warpgroup"
+    )
+    tile_cycles: float = _term("a tile", "cycles", "K blocks * block_cycles + epilogue_cycles")
+    tiles: int = _term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
+    rounds: int = _term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
+    filled: float = _term("rounds and tail", "share", "tiles / (rounds * SMs)")
+    energy_mj: float = _term("energy", "mJ", "MACs, promotions, L2 and DRAM bytes, each times its energy at 1400 MHz")
+    clock_mhz: float = _term("energy", "MHz", "highest at which energy / time stays in the power limit")
+    sm_us: float = _term("time", "us", "rounds * tile_cycles / clock_mhz", part=True)
+    l2_us: float = _term("time", "us", "rounds * K blocks * stage bytes / L2 rate of an SM", part=True)
+    dram_us: float = _term("time", "us", "(inputs as often as L2 forgets them + output) / DRAM rate", part=True)
+    overhead_us: float = _term("time", "us", "launch, first loads, leaving; of a cluster more", part=True)
+    total_us: float = _term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 
 
-def predict(problem: Problem, config: TileConfig, chip: Chip) -> Cost:
+def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constants = DEFAULT) -> Cost:
     """Predicted cost of a problem under a legal config."""
+    return predict_from_tile(problem, config, chip, tile_cost(problem, config, constants), constants)
+
+
+def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAULT) -> TileCost:
+    """The part of a prediction that does not depend on M."""
+    scaling = problem.scaling
+    waves = config.block_m * config.block_n / (WAVE_ROWS * config.wave_cols)
+    waves_of_warpgroup = waves / (config.warpgroups_m * config.warpgroups_n)
+    tensor = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
+    shared = waves * config.block_k * (WAVE_ROWS + config.wave_cols) / constants.shared_bytes_per_cycle
+    wave = max(tensor, shared) / waves
+    # One after the other, or one behind the other with the last of a chunk waited for.
+    latency = waves_of_warpgroup * (wave + constants.wave_latency_cycles)
+    if config.waves_in_flight > 1:
+        latency = latency / config.waves_in_flight + constants.drain_cycles
+    if scaling is Scaling.ROW:
+        latency += waves_of_warpgroup * config.wave_cols * constants.row_scale_cycles
+    elif config.waves_in_flight > 1 and SCALE_BLOCK % config.wave_cols:
+        shared += waves_of_warpgroup * constants.border_cycles
+    latency = max(latency, constants.load_latency_cycles / config.stages)
+    block = _norm(constants.block_exponent, tensor, shared, latency)
+    pieces = config.block_m * config.block_n / (config.warpgroups_m * config.warpgroups_n * WAVE_ROWS * 8)
+    epilogue = constants.tile_cycles + pieces * constants.epilogue_cycles * problem.output.bytes / 2
+    epilogue += staged_parts(config) * constants.part_cycles
+    l2 = (
+        problem.k_blocks * config.stage_bytes(scaling) * (constants.multicast_share if config.cluster_size > 1 else 1.0)
+    )
+    return TileCost(tensor, shared, latency, block, epilogue, problem.k_blocks * block + epilogue, l2)
+
+
+def predict_from_tile(
+    problem: Problem, config: TileConfig, chip: Chip, tile: TileCost, constants: Constants = DEFAULT
+) -> Cost:
+    """``predict`` for a config whose `tile_cost` is known."""
     rows = -(-problem.m // (config.block_m * config.cluster_m))
     cols = -(-problem.n // (config.block_n * config.cluster_n))
     clusters = max(chip.num_sms // config.cluster_size, 1)
-    waves = -(-rows * cols // clusters)
+    rounds = -(-rows * cols // clusters)
+    tiles = rows * cols * config.cluster_size
 
-    k_blocks = problem.k_blocks
-    wave_count = max(config.block_m * config.block_n // (64 * 128), 1)
-    tensor = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE / TENSOR_EFFICIENCY[wave_count]
-    load = config.stage_bytes(problem.scaling) / chip.l2_bytes_per_cycle
-    if config.cluster_size > 1:
-        load *= MULTICAST_GAIN
-        tensor *= CLUSTER_DRAG
-    per_block = max(tensor, load, LATENCY_CYCLES / config.stages)
-
-    epilogue = config.block_n / config.warpgroups_n * (config.block_m / config.warpgroups_m / 64)
-    epilogue *= EPILOGUE_CYCLES_PER_COLUMN
-    sm_us = (FILL_CYCLES + waves * (k_blocks * per_block + epilogue)) / chip.clock_mhz
-    dram = problem.bytes / chip.dram_bytes_per_us
-    overhead = LAUNCH_US + (CLUSTER_US if config.cluster_size > 1 else 0.0)
+    dram_bytes = problem.bytes + _refetched_bytes(problem, config, chip, constants, rows, cols, clusters)
+    energy = _energy_mj(problem, tiles * tile.l2_bytes, dram_bytes, constants)
+    cycles = rounds * tile.tile_cycles
+    clock = _clock_mhz(cycles, energy, chip, constants)
+    sm_us = cycles / clock
+    l2_us = rounds * tile.l2_bytes / chip.l2_bytes_per_us
+    dram_us = dram_bytes / chip.dram_bytes_per_us
+    overhead = constants.launch_us + (constants.cluster_us if config.cluster_size > 1 else 0.0)
     return Cost(
-        waves=waves,
-        tensor_cycles=waves * k_blocks * tensor,
-        load_cycles=waves * k_blocks * load,
-        fill_cycles=FILL_CYCLES,
-        epilogue_cycles=waves * epilogue,
-        dram_us=dram,
-        total_us=overhead + max(sm_us, dram) + EXPOSED_SHARE * min(sm_us, dram),
+        tensor_cycles=tile.tensor_cycles,
+        shared_cycles=tile.shared_cycles,
+        latency_cycles=tile.latency_cycles,
+        block_cycles=tile.block_cycles,
+        epilogue_cycles=tile.epilogue_cycles,
+        tile_cycles=tile.tile_cycles,
+        tiles=tiles,
+        rounds=rounds,
+        filled=rows * cols / (rounds * clusters),
+        energy_mj=energy,
+        clock_mhz=clock,
+        sm_us=sm_us,
+        l2_us=l2_us,
+        dram_us=dram_us,
+        overhead_us=overhead,
+        total_us=overhead + _norm(constants.overlap_exponent, sm_us, l2_us, dram_us),
     )
+
+
+def _refetched_bytes(
+    problem: Problem, config: TileConfig, chip: Chip, constants: Constants, rows: int, cols: int, clusters: int
+) -> float:
+    """Operand bytes that are read from device memory more than once.
+
+    The tiles of a round are a block of the tile grid, `raster_band` tile rows high, and read the rows of A and of B
+    that this block touches. The next rounds find in L2 what is still there of them.
+    """
+    band = min(config.raster_band, rows)
+    across = min(max(clusters / band, 1.0), cols)
+    blocks = max(rows * cols / (band * across), 1.0)
+    touched = band * config.block_m * config.cluster_m + across * config.block_n * config.cluster_n
+    streamed = blocks * touched * problem.k
+    least = (problem.m + problem.n) * problem.k
+    # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
+    misses = min(max(least / (constants.l2_share * chip.l2_bytes) - 1.0, 0.0), 1.0)
+    return max(streamed - least, 0.0) * misses
+
+
+def _energy_mj(problem: Problem, l2_bytes: float, dram_bytes: float, constants: Constants) -> float:
+    elements = problem.m * problem.n
+    picojoules = (
+        elements * problem.k * constants.mac_pj
+        + elements * problem.k_blocks * constants.promotion_pj
+        + l2_bytes * constants.l2_byte_pj
+        + dram_bytes * constants.dram_byte_pj
+    )
+    return picojoules * 1e-9
+
+
+def _clock_mhz(cycles: float, energy_mj: float, chip: Chip, constants: Constants) -> float:
+    """The clock at which the energy of these cycles is the power that the chip may draw.
+
+    Energy grows with the voltage that a clock needs: E(f) = E(f0) (f / f0)^g. With time = cycles / f, the power
+    E(f) / time is the limit at f = f0 (limit / (E(f0) f0 / cycles))^(1 / (1 + g)).
+    """
+    watts = energy_mj * REFERENCE_MHZ / cycles * 1e3
+    limit = chip.power_watts - constants.idle_watts
+    clock: float = REFERENCE_MHZ * (limit / watts) ** (1 / (1 + constants.voltage_exponent))
+    return min(chip.max_clock_mhz, clock)
+
+
+def _norm(exponent: float, *values: float) -> float:
+    """Between the largest of the values and their sum: nearer the largest, the higher the exponent."""
+    largest = max(values)
+    total: float = sum((value / largest) ** exponent for value in values)
+    return largest * float(total ** (1 / exponent))

@@ -6,10 +6,11 @@ import math
 from dataclasses import replace
 from functools import cache, lru_cache
 
-from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, candidate_configs
+from fp8gemm.tuning.config import FEW_ROWS, WAVE_ROWS, TileConfig, candidate_configs, is_for_few_rows
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.table import Tables, tables_in_force
 
 TYPICAL_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """The M that the one instruction shape of the batch-invariant mode is chosen for, with equal weights."""
@@ -21,17 +22,26 @@ def select(m: int, n: int, k: int, *, chip: str = "h200", batch_invariant: bool 
     Raises:
         InputError: for an impossible shape or an unknown chip.
     """
-    return select_config(Problem(m, n, k, batch_invariant=batch_invariant), named_chip(chip))
+    return _select(m, n, k, chip, batch_invariant, tables_in_force())
 
 
-def select_config(problem: Problem, chip: Chip) -> TileConfig:
-    """The config of least predicted cost."""
-    return _ranked(_rounded(problem), chip)[0]
+def select_config(problem: Problem, chip: Chip, tables: Tables | None = None) -> TileConfig:
+    """The config that a tuned table names or else the model: the first of `ranked_configs`."""
+    return ranked_configs(problem, chip, tables)[0]
 
 
-def ranked_configs(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
-    """Every legal config, best first. All of them are right for every M."""
-    return _ranked(_rounded(problem), chip)
+def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[TileConfig, ...]:
+    """Every legal config, best first. All of them are right for every M.
+
+    The one that a table names comes first, and the others by predicted cost. ``tables`` are those in force by default.
+    """
+    return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)
+
+
+def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[TileConfig, ...]:
+    """Those of `ranked_configs` that the choice may fall on, by prediction or by a table."""
+    counted = rounded(problem)
+    return tuple(config for config in ranked_configs(problem, chip, tables) if not why_last(counted, config, chip))
 
 
 def enumerate_configs(
@@ -44,31 +54,39 @@ def enumerate_configs(
 
 def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, TileConfig], ...]:
     """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
+    tables = tables_in_force()
     steps: list[tuple[int, TileConfig]] = []
-    for m in range(WAVE_ROWS, _rounded(problem).m + 1, WAVE_ROWS):
-        config = select_config(replace(problem, m=m), chip)
+    for m in range(WAVE_ROWS, rounded(problem).m + 1, WAVE_ROWS):
+        config = select_config(replace(problem, m=m), chip, tables)
         if steps and steps[-1][1] == config:
             steps.pop()
         steps.append((m, config))
     return tuple(steps)
 
 
-def _rounded(problem: Problem) -> Problem:
+def rounded(problem: Problem) -> Problem:
     """The same problem with M rounded up to whole waves: no config computes fewer rows than that, and choices that
     depend on M only through it change at known places, so a plan can hold them all."""
     return replace(problem, m=max(-(-problem.m // WAVE_ROWS), 1) * WAVE_ROWS)
 
 
 @lru_cache(maxsize=4096)
-def _ranked(problem: Problem, chip: Chip) -> tuple[TileConfig, ...]:
+def _select(m: int, n: int, k: int, chip: str, batch_invariant: bool, tables: Tables) -> TileConfig:
+    return select_config(Problem(m, n, k, batch_invariant=batch_invariant), named_chip(chip), tables)
+
+
+@lru_cache(maxsize=4096)
+def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[TileConfig, ...]:
     def order(config: TileConfig) -> tuple[bool, float]:
-        return not _pays(problem, config, chip), predict(problem, config, chip).total_us
+        return bool(why_last(problem, config, chip)), predict(problem, config, chip).total_us
 
     candidates = _candidates(problem.store, problem.output, problem.scaling)
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
         candidates = tuple(config for config in candidates if config.wave_cols == width)
-    return tuple(sorted(candidates, key=order))
+    ranked = sorted(candidates, key=order)
+    tuned = tables.config(problem, chip, [config for config in ranked if not why_last(problem, config, chip)])
+    return tuple(ranked) if tuned is None else (tuned, *(config for config in ranked if config != tuned))
 
 
 @lru_cache(maxsize=4096)
@@ -90,13 +108,14 @@ def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     return min(sorted({config.wave_cols for config in candidates}, reverse=True), key=cost)
 
 
-def _pays(problem: Problem, config: TileConfig, chip: Chip) -> bool:
-    """Whether each CTA of a cluster can have a tile of its own; a cluster that cannot is right, but partly idle."""
-    return (
-        config.cluster_size <= chip.num_sms
-        and config.cluster_m <= -(-problem.m // config.block_m)
-        and config.cluster_n <= -(-problem.n // config.block_n)
-    )
+def why_last(problem: Problem, config: TileConfig, chip: Chip) -> str:
+    """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
+    if problem.m >= FEW_ROWS and is_for_few_rows(config):
+        return f"it is for less than {FEW_ROWS} rows, so that one weight needs few kernels"
+    tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+    if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
+        return "a CTA of its clusters would have no tile"
+    return ""
 
 
 @cache

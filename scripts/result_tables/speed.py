@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from fp8gemm.benchmark.timing import geometric_mean
 from result_tables.markdown import MISSING, Result, source, table
 
 PEERS = {
@@ -16,23 +16,43 @@ PEERS = {
     "deepgemm": "DeepGEMM",
 }
 OURS, INVARIANT = "fp8gemm", "invariant"
-DETAILED_M = 4096
 
 
 def bench(result: Result) -> list[str]:
-    """Speed relative to each peer: every N x K at one M, and means by M."""
-    peers = [peer for peer in PEERS if peer in result["peers"]]
+    """Speed relative to each peer by M: mean, and the range over the N x K."""
+    peers = _peers(result)
+    layers = len({(row["n"], row["k"]) for row in result["rows"]})
+    rows = [
+        [str(m), *(_spread(_speeds(of_m, peer), layers) for peer in peers)]
+        for m in sorted({row["m"] for row in result["rows"]})
+        for of_m in [[row for row in result["rows"] if row["m"] == m]]
+    ]
+    faster = ["faster at", *(_faster(_speeds(result["rows"], peer)) for peer in peers)]
     return [
-        source(result, f"torch {result['torch']}", f"driver for CUDA {result['driver_cuda']}")
-        + f" {_sentence(result['method'])}",
+        _bench_source(result),
         "",
-        f"Speed of fp8gemm relative to each peer at M = {DETAILED_M} (above 1: fp8gemm is faster):",
+        f"Speed of fp8gemm relative to each peer, above 1 where fp8gemm is faster: geometric mean over {layers} N x K, "
+        "and from the least to the largest. Last, at how many of the shapes that a peer takes fp8gemm is faster.",
         "",
-        *_detail(result, peers),
+        *table(["M", *(PEERS[peer] for peer in peers)], [*rows, faster]),
+    ]
+
+
+def bench_shapes(result: Result) -> list[str]:
+    """Every shape: the config, how fast it is, and its speed relative to each peer."""
+    peers = _peers(result)
+    rows = []
+    for row in sorted(result["rows"], key=lambda row: (row["n"], row["k"], row["m"])):
+        ours = row["us"].get(OURS)
+        figures = [MISSING, MISSING] if ours is None else [f"{ours:.1f}", f"{_flops(row) / ours / 1e6:.0f}"]
+        ratios = [f"{speeds[0]:.2f}" if (speeds := _speeds([row], peer)) else MISSING for peer in peers]
+        rows.append([f"{row['n']} x {row['k']}", str(row["m"]), row["config"], *figures, *ratios])
+    return [
+        _bench_source(result),
         "",
-        "The same by M, geometric mean over the six N x K:",
+        "Speed of fp8gemm relative to each peer, above 1 where fp8gemm is faster.",
         "",
-        *_means(result, peers),
+        *table(["N x K", "M", "tile config", "µs", "TFLOPS", *(PEERS[peer] for peer in peers)], rows),
     ]
 
 
@@ -51,7 +71,7 @@ def batch_invariant(result: Result) -> list[str]:
     rows = []
     for m in dict.fromkeys(row["m"] for row in timed):
         of_m = [row for row in timed if row["m"] == m]
-        mean = math.exp(sum(math.log(_price(row)) for row in of_m) / len(of_m))
+        mean = geometric_mean(_price(row) for row in of_m)
         worst = max(of_m, key=_price)
         rows.append([str(m), f"{mean:.2f}", f"{_price(worst):.2f}", f"{worst['n']} x {worst['k']}"])
     worst = max(timed, key=_price)
@@ -76,20 +96,30 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _detail(result: Result, peers: Sequence[str]) -> list[str]:
-    rows = []
-    for row in result["rows"]:
-        if row["m"] == DETAILED_M:
-            ours = row["us"][OURS]
-            tflops = 2 * row["m"] * row["n"] * row["k"] / ours / 1e6
-            ratios = [f"{row['us'][peer] / ours:.2f}" if peer in row["us"] else MISSING for peer in peers]
-            rows.append([f"{row['n']} x {row['k']}", row["config"], f"{ours:.1f}", f"{tflops:.0f}", *ratios])
-    return table(["N x K", "tile config", "µs", "TFLOPS", *(PEERS[peer] for peer in peers)], rows)
+def _bench_source(result: Result) -> str:
+    where = source(result, f"torch {result['torch']}", f"driver for CUDA {result['driver_cuda']}")
+    return f"{where} {_sentence(result['method'])}"
 
 
-def _means(result: Result, peers: Sequence[str]) -> list[str]:
-    rows = [
-        [m, *(f"{means[peer]['speed']:.2f}" if peer in means else MISSING for peer in peers)]
-        for m, means in sorted(result["geomean_relative_speed"].items(), key=lambda item: int(item[0]))
-    ]
-    return table(["M", *(PEERS[peer] for peer in peers)], rows)
+def _peers(result: Result) -> list[str]:
+    return [peer for peer in PEERS if peer in result["peers"]]
+
+
+def _speeds(rows: Sequence[dict[str, Any]], peer: str) -> list[float]:
+    """Our speed relative to the peer's at each of these shapes, as far as both have a time."""
+    return [row["us"][peer] / row["us"][OURS] for row in rows if {peer, OURS} <= row["us"].keys()]
+
+
+def _spread(speeds: Sequence[float], layers: int) -> str:
+    if not speeds:
+        return MISSING
+    some = f", {len(speeds)} of {layers}" if len(speeds) < layers else ""
+    return f"{geometric_mean(speeds):.2f} ({min(speeds):.2f} to {max(speeds):.2f}{some})"
+
+
+def _faster(speeds: Sequence[float]) -> str:
+    return f"{sum(speed > 1 for speed in speeds)} of {len(speeds)}" if speeds else MISSING
+
+
+def _flops(row: dict[str, Any]) -> float:
+    return float(2 * row["m"] * row["n"] * row["k"])

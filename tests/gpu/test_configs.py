@@ -12,11 +12,11 @@ from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
 from fp8gemm.families.dense import kernel_request
 from fp8gemm.jit.build import build_many
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from tests import cases
 from tests.cases import Case
-from tests.gpu.faults.support import Kind, configs_of, launch, make_kernels, nans
+from tests.gpu.faults.support import Kind, config_of, configs_of, launch, make_kernels, nans
 from tests.numerics import check
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -61,12 +61,59 @@ def test_every_config_is_right(kind, store, config, device, seed, compiled):
             case.check(run(problem, config, case)).raise_if_failed(case)
 
 
+# Chunks of K blocks are 1, 2, 4 or 8 long; with two waves in flight half of that too, at the end, and for one warpgroup
+# first. So these are less than a chunk, whole chunks and those with a rest; and more than 32, after which weight scales
+# are fetched anew, before a chunk or, for the warpgroup that begins with a short one, in the middle of one.
+K_BLOCKS = (1, 2, 3, 5, 7, 8, 11, 12, 13, 35, 68)
+# Every shape of the main loop: two waves in flight or one, of which one or two make a K block. And every kind of border
+# between scale blocks: none, between waves, or inside one in steps of 64, 32 or 16 columns. M and N end inside a wave,
+# and N is long enough for a tile at each step.
+LOOPS = (
+    "128x128",
+    "256x64",
+    "64x192",
+    "128x112",
+    "128x256",
+    "256x128",
+    "128x192",
+    "128x160",
+    "128x144",
+)
+LOOPS_BY_ROWS = ("128x128", "64x192", "256x64")
+M, N = 300, 1160
+
+
+def problems_of_k_blocks(scaling: Scaling) -> list[Problem]:
+    """Some with a partial last K block."""
+    return [Problem(M, N, 128 * blocks - 16 * (blocks % 3), scaling=scaling) for blocks in K_BLOCKS]
+
+
+def check_any_number_of_k_blocks(tile: str, scaling: Scaling, device: torch.device, seed: int) -> None:
+    """On few SMs, so that a CTA goes from tile to tile, and so from border to border."""
+    problems = problems_of_k_blocks(scaling)
+    config = config_of(problems[0], f"{tile}-c1x1")
+    for kernel in make_kernels([(problem, config) for problem in problems], device, num_sms=5):
+        for maker in (cases.distinct_scales, cases.signed):
+            case = maker(M, N, kernel.problem.k, seed=seed, device=device, scaling=scaling)
+            case.check(launch(kernel, case, nans(kernel.problem, device))).raise_if_failed(f"{case}, {config}")
+
+
+@pytest.mark.parametrize("tile", LOOPS)
+def test_any_number_of_k_blocks(tile, device, seed):
+    check_any_number_of_k_blocks(tile, Scaling.BLOCK, device, seed)
+
+
+@pytest.mark.parametrize("tile", LOOPS_BY_ROWS)
+def test_any_number_of_k_blocks_scaled_by_rows(tile, device, seed):
+    check_any_number_of_k_blocks(tile, Scaling.ROW, device, seed)
+
+
 @pytest.mark.parametrize("num_sms", [1, 2, 7, 131])
-@pytest.mark.parametrize("label", ["256x128-s3-c1x1", "256x128-s3-c2x1", "64x64-s8-c1x2"])
-def test_any_number_of_sms_gives_the_same_bits(label, num_sms, device, seed):
-    config = next(config for config in candidate_configs(StoreKind.TMA) if config.label == label)
-    case = cases.signed(777, 2112, 1040, seed=seed, device=device)
+@pytest.mark.parametrize("tile", ["256x128-c1x1", "128x112-c1x1", "256x64-c2x1", "64x64-c1x2"])
+def test_any_number_of_sms_gives_the_same_bits(tile, num_sms, device, seed):
     problem = Problem(777, 2112, 1040)
+    config = config_of(problem, tile)
+    case = cases.signed(777, 2112, 1040, seed=seed, device=device)
     whole = run(problem, config, case)
     case.check(whole).raise_if_failed(case)
     assert torch.equal(run(problem, config, case, num_sms=num_sms), whole)

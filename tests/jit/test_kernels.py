@@ -18,7 +18,7 @@ from fp8gemm.jit.build import build_many
 from fp8gemm.jit.compiler import compile_options, compile_source
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.config import TileConfig, candidate_configs, violations
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import enumerate_configs
@@ -27,6 +27,8 @@ REGISTERS = 65536 // 384 // 8 * 8
 """A thread's share of the SM at launch: fewer, and the kernel would not ask for all that setmaxnreg distributes."""
 
 MAX_CPU_SECONDS = 2.0
+LONGEST_CODE = 1904
+"""K of 15 K blocks: those past whole chunks, of which there are as many as can be, are code of their own."""
 BENCHMARKED = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
 
 
@@ -49,6 +51,7 @@ def requests_for(n: int, k: int, store: StoreKind, configs: list[TileConfig]) ->
 COVERAGE = [
     *((7168, 2048, store, every_config(store)) for store in StoreKind),
     *((1024, 512, store, every_config(store)) for store in StoreKind),  # four K blocks: unrolled whole, it once spilled
+    *((584, LONGEST_CODE, store, every_config(store)) for store in StoreKind),
     *((2112, 7168, store, every_tile(store)) for store in StoreKind),
     *((32768, 512, store, every_tile(store, first=1)) for store in StoreKind),
     *((576, 144, store, every_tile(store, first=2)) for store in StoreKind),
@@ -58,18 +61,22 @@ COVERAGE = [
 
 
 EPILOGUES = list(itertools.product(OutputType, StoreKind, Addend, Addend))
-SHAPES_OF_EPILOGUES = [(7168, 2048), (576, 144), (2112, 7168), (104, 256), (1024, 512)]
+SHAPES_OF_EPILOGUES = [(7168, 2048), (576, 144), (2112, 7168), (104, 256), (1024, 512), (584, LONGEST_CODE)]
 
 
 @pytest.mark.parametrize("scaling", list(Scaling))
 def test_every_epilogue_leaves_the_accumulators_their_registers(scaling: Scaling, cache: Path) -> None:
-    """Each combination with the largest tiles, which have the fewest registers to spare, and one other in rotation."""
+    """Each combination with one of the tiles that have the fewest registers to spare, and one other in rotation."""
     requests = []
     for i, (output, store, c, bias) in enumerate(EPILOGUES):
         n, k = SHAPES_OF_EPILOGUES[i % len(SHAPES_OF_EPILOGUES)]
         problem = Problem(1, n, k, output, store, scaling, c, bias)
-        configs = sorted(candidate_configs(store, output, scaling), key=lambda config: -config.block_m * config.block_n)
-        requests += [kernel_request(problem, config) for config in (configs[i % 2 * 3], configs[7 * i % len(configs)])]
+        configs = list(candidate_configs(store, output, scaling))
+        most = max(config.promotion_registers(scaling) for config in configs)
+        largest = [config for config in configs if config.promotion_registers(scaling) == most]
+        requests += [
+            kernel_request(problem, config) for config in (largest[i % len(largest)], configs[7 * i % len(configs)])
+        ]
     faults = {artifact.request.label: found for artifact in build_many(requests) if (found := faults_of(artifact))}
     assert faults == {}
 
@@ -101,17 +108,30 @@ def faults_of(artifact: Artifact) -> list[str]:
 
 
 @pytest.mark.parametrize("store", list(StoreKind))
-def test_the_largest_kernels_compile_in_time(store: StoreKind) -> None:
+def test_the_longest_kernels_compile_in_time(store: StoreKind) -> None:
     """In processor time of this thread, which other processes do not stretch as they do the time of day."""
-    largest = [config for config in candidate_configs(store) if config.block_m * config.block_n == 256 * 128]
     seconds = {}
-    for request in requests_for(7168, 16384, store, largest):
+    for request in requests_for(7168, LONGEST_CODE, store, every_config(store)):
         source, options = render_source(request), compile_options(request.arch)
         started = time.thread_time()
         compile_source(source, label=request.label, options=options, arch=request.arch, include_dir=include_dir())
         seconds[request.label] = time.thread_time() - started
     assert min(seconds.values()) > 0.01, f"NVRTC does not compile in this thread, so nothing was measured: {seconds}"
     assert max(seconds.values()) < MAX_CPU_SECONDS, seconds
+
+
+@pytest.mark.parametrize("scaling", list(Scaling))
+def test_whatever_is_legal_can_be_built(scaling: Scaling, cache: Path) -> None:
+    """Widths that no candidate has too, with few stages. They may spill, but the headers do not refuse them."""
+    requests = []
+    for i, (block_n, (rows, cols), in_flight) in enumerate(
+        itertools.product(range(16, 257, 16), ((2, 1), (1, 2)), (1, 2))
+    ):
+        store = (StoreKind.TMA, StoreKind.PREDICATED)[i // 3 % 2]
+        config = TileConfig(64 * rows, block_n, 2, 1, 1, rows, cols, waves_in_flight=in_flight)
+        if not violations(config, store, scaling=scaling):
+            requests.append(kernel_request(Problem(1, 584, 144, store=store, scaling=scaling), config))
+    assert len(requests) > 15 and len(build_many(requests)) == len(requests)
 
 
 @pytest.mark.parametrize("chip", sorted(CHIPS))
@@ -133,8 +153,10 @@ def with_constant(request: KernelRequest, **changes: Any) -> KernelRequest:
         ({"stages": 2}, "another size of shared memory"),
         ({"block_k": 64}, "one scale block"),
         ({"block_m": 96}, "rows divide into 64-row waves"),
-        ({"block_n": 192, "shared_bytes": 0}, "columns divide into waves"),
-        ({"block_n": 96}, "must not cross a 128-column block"),
+        ({"block_n": 193}, "columns divide into waves"),
+        ({"block_n": 200}, "stages 16 columns at a time"),
+        ({"block_n": 176}, "columns lie in two blocks"),
+        ({"block_n": 160}, "another size of shared memory"),
         ({"warpgroups_m": 1}, "one load and two consumer warpgroups"),
         ({"cluster_m": 2, "cluster_n": 2}, "multicast to at most one other"),
         ({"output": OutputType.FLOAT32, "scaling": Scaling.ROW}, "another size of shared memory"),

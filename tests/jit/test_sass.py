@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,6 +52,25 @@ class Kernel:
         rows = self.config.block_m // self.config.warpgroups_m
         return rows // 64 * (self.config.block_n // self.config.warpgroups_n // self.config.wave_cols)
 
+    @property
+    def loops(self) -> int:
+        """Copies of the main loop: with one wave in flight, one for each place of a border or range of them."""
+        if self.config.waves_in_flight > 1 or self.problem.scaling is Scaling.ROW:
+            return 1
+        return min(128 // math.gcd(self.config.block_n // self.config.warpgroups_n, 128), 4)
+
+    @property
+    def chunks(self) -> list[int]:
+        """K blocks of each piece of straight code in a copy of the main loop: long chunks, short ones, and the rest."""
+        k_blocks = -(-self.problem.k // 128)
+        if self.config.waves_in_flight > 1:
+            long = 4 if self.waves > 1 else 8
+            short, lengths = long // 2, [long, long // 2]
+        else:
+            short = min(4, 8 // self.loops)
+            lengths = [short]
+        return [*(length for length in lengths if length <= k_blocks), *filter(None, [k_blocks % short])]
+
 
 def disassemblers() -> Iterator[Path]:
     if on_path := shutil.which("nvdisasm"):
@@ -78,6 +99,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
         (Problem(1, 7168, 2048, store=PREDICATED), config) for config in list(candidate_configs(PREDICATED))[::4]
     ]
     wanted += [(Problem(1, 576, 144), config) for config in list(candidate_configs(TMA))[1::4]]
+    wanted += [(Problem(1, 576, 1904), config) for config in list(candidate_configs(TMA))[::2]]  # chunks and a rest
     for output, scaling, store in itertools.product((FLOAT16, FLOAT32), Scaling, StoreKind):
         problem = Problem(1, 7168, 2048, output, store, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         wanted += [(problem, config) for config in list(candidate_configs(store, output, scaling))[2::5]]
@@ -113,7 +135,7 @@ def test_tensor_cores_are_used_with_the_shape_of_a_wave(kernels: list[Kernel]) -
         return opcodes == {f"QGMMA.64x{kernel.config.wave_cols}x32.F32.E4M3.E4M3"}
 
     assert failing(kernels, holds) == []
-    assert {kernel.config.wave_cols for kernel in kernels} == {32, 64, 128}
+    assert {kernel.config.wave_cols for kernel in kernels} == {config.wave_cols for config in candidate_configs(TMA)}
 
 
 def test_a_wave_is_four_multiplications_of_which_the_first_starts_afresh(kernels: list[Kernel]) -> None:
@@ -124,9 +146,32 @@ def test_a_wave_is_four_multiplications_of_which_the_first_starts_afresh(kernels
         afresh = [text for text in multiplications if "!UPT" in text]
         last_of_group = [text for text in multiplications if "gsb0" in text]
         count = len(multiplications)
-        return count > 0 and count % (4 * kernel.waves) == 0 and len(afresh) == len(last_of_group) == count // 4
+        return len(afresh) == len(last_of_group) == count // 4 and count % 4 == 0
 
     assert failing(kernels, holds) == []
+
+
+def test_the_main_loop_is_its_chunks_and_a_copy_of_them_for_each_border(kernels: list[Kernel]) -> None:
+    """No more code than is meant, which compiles fast; and no less: the compiler has not made a loop of a chunk."""
+    assert failing(kernels, lambda kernel: len(kernel.find("QGMMA")) == 4 * waves_of_code(kernel)) == []
+    assert {kernel.loops for kernel in kernels} == {1, 2, 4}
+    assert {len(kernel.chunks) for kernel in kernels} == {1, 2, 3}
+
+
+def waves_of_code(kernel: Kernel) -> int:
+    return kernel.loops * sum(kernel.chunks) * kernel.waves
+
+
+def test_nothing_is_in_flight_between_chunks_and_inside_them_as_many_waves_as_fit(kernels: list[Kernel]) -> None:
+    def holds(kernel: Kernel) -> bool:
+        waits = Counter(text.split()[-1] for text in kernel.find(r"WARPGROUP\.DEPBAR\.LE gsb0"))
+        ends = kernel.loops * len(kernel.chunks)
+        if kernel.config.waves_in_flight == 1:
+            return waits == {"0x0": waves_of_code(kernel)}
+        return waits == +Counter({"0x0": ends, "0x1": waves_of_code(kernel) - ends})
+
+    assert failing(kernels, holds) == []
+    assert {kernel.config.waves_in_flight for kernel in kernels} == {1, 2}
 
 
 def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(kernels: list[Kernel]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tests.mutations import arithmetic, epilogue, pipeline, placement
+from tests.mutations import arithmetic, epilogue, lifetime, pipeline, placement, scales
 from tests.mutations.mutant import Mutant
 
-MUTANTS = arithmetic.MUTANTS + epilogue.MUTANTS + placement.MUTANTS + pipeline.MUTANTS
+MUTANTS = (
+    arithmetic.MUTANTS + scales.MUTANTS + epilogue.MUTANTS + placement.MUTANTS + pipeline.MUTANTS + lifetime.MUTANTS
+)
 GPU_MUTANTS = tuple(mutant for mutant in MUTANTS if mutant.gpu)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import RACE, Edit, Mutant
+from tests.mutations.mutant import RACE, Edit, Mutant, under
 
 _CONVERT, _ADDENDS = "ptx/convert.cuh", "epilogue/addends.cuh"
 _TMA, _PREDICATED, _FRAGMENT = "epilogue/tma_store.cuh", "epilogue/predicated_store.cuh", "epilogue/fragment.cuh"
@@ -123,18 +123,28 @@ _ADDED = (
 
 _TMA_STORE = (
     Mutant(
-        "box-columns-off",
-        "each box of a TMA store goes one box too far to the right",
-        (Edit(_TMA, "col + box * kBoxCols, row)", "col + (box + 1) * kBoxCols, row)"),),
+        "part-columns-off",
+        "each part of a tile is stored one part too far to the right",
+        (Edit(_TMA, "part % kPartsN * kPartCols", "(part + 1) * kPartCols"),),
         _EXACT,
-        sample="wide",
     ),
     Mutant(
-        "every-box-the-first",
-        "every box of a TMA store is read from the first box's memory",
-        (Edit(_TMA, "slot + box * kBoxBytes, col", "slot, col"),),
-        _EXACT,
-        sample="wide",
+        "every-part-from-the-first-slot",
+        "every part of a tile is stored from the first staging slot's memory",
+        (Edit(_TMA, "shared.slots[warpgroup][state.stage],", "shared.slots[warpgroup][0],"),),
+        under("128x112"),
+    ),
+    Mutant(
+        "parts-staged-backwards",
+        "the last part of a tile is staged first, and stored where the first one belongs",
+        (
+            Edit(
+                _TMA,
+                "part{i / kPartsN * kPartRows, i % kPartsN * kPartCols};",
+                "part{(kParts - 1 - i) / kPartsN * kPartRows, (kParts - 1 - i) % kPartsN * kPartCols};",
+            ),
+        ),
+        under("128x128"),
     ),
     Mutant(
         "staging-not-swizzled",
@@ -146,17 +156,17 @@ _TMA_STORE = (
         "warpgroups-store-one-place",
         "both warpgroups' rows are stored at those of the first",
         (Edit(_TMA, "tile.m * Shape::kBlockM + origin.row", "tile.m * Shape::kBlockM"),),
-        _EXACT,
+        under("128x128"),
     ),
     Mutant(
         "parts-in-the-wrong-order",
-        "the parts of a float32 tile are stored column by column of parts, and staged row by row",
+        "the parts of a tile are stored column by column of parts, and staged row by row",
         (
             Edit(_TMA, "part / kPartsN * kPartRows", "part % kPartsM * kPartRows"),
             Edit(_TMA, "part % kPartsN * kPartCols", "part / kPartsM * kPartCols"),
         ),
-        _EVERY_TILE_IN_FLOAT32,
-        sample="float32_tall",
+        under("256x64"),
+        sample="tall",
     ),
     Mutant(
         "quarter-of-a-fragment-misplaced",

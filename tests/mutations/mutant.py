@@ -25,6 +25,20 @@ RACE = frozenset({Caught.WRONG, Caught.HANG, Caught.FAULT})
 """A lost race may damage data, barriers or addresses."""
 
 
+# Text of mainloop/multiply.cuh that several faults are put into: a wave that is done is promoted.
+FINISH = "finish(wave % kWavesPerBlock, largest_border, flights[wave % kInFlight], accumulators);"
+FINISHES = "void finish(uint32_t wave, uint32_t largest_border, Flight& flight,"
+PROMOTE = """\
+        scales_.promote(largest_border - kBorderRange + Scales::kBorderStep, largest_border, n, flight.products,
+                        flight.block_sums, accumulators[m][n]);
+"""
+
+
+def under(*tiles: str) -> tuple[str, ...]:
+    """Tests of exact products under the configs of these tiles, whatever the model would choose."""
+    return tuple(f"tests/gpu/test_configs.py::test_any_number_of_k_blocks[{tile}]" for tile in tiles)
+
+
 @dataclass(frozen=True)
 class Edit:
     """One change of a header.
@@ -52,21 +66,21 @@ class Sample:
         return kernel_request(self.problem, self.config)
 
 
-# Small tiles compile fast; N and K have tails, and a tile past which there is no other.
-_TILE = TileConfig(128, 64, 3)
-_PROBLEM = Problem(1, 584, 272)
+# Small tiles compile fast; N and K have tails, and K a long chunk, a short one and a rest for both warpgroups.
+_TILE = TileConfig(128, 64, 3, waves_in_flight=2)
+_PROBLEM = Problem(1, 584, 1168)
 
 SAMPLES = {
     "plain": Sample(_PROBLEM, _TILE),
-    "wide": Sample(_PROBLEM, TileConfig(128, 128, 3)),
-    "tall": Sample(_PROBLEM, TileConfig(256, 64, 3)),
+    "tall": Sample(_PROBLEM, TileConfig(256, 64, 3, waves_in_flight=2)),
     "long": Sample(replace(_PROBLEM, k=16384), _TILE),
+    "border": Sample(_PROBLEM, TileConfig(128, 96, 3, waves_in_flight=2)),
+    "border_copies": Sample(_PROBLEM, TileConfig(128, 96, 3)),
     "cluster_m": Sample(_PROBLEM, replace(_TILE, cluster_m=2)),
     "cluster_n": Sample(_PROBLEM, replace(_TILE, cluster_n=2)),
     "predicated": Sample(replace(_PROBLEM, n=577, store=StoreKind.PREDICATED), _TILE),
     "float16": Sample(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
     "float32": Sample(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
-    "float32_tall": Sample(replace(_PROBLEM, output=OutputType.FLOAT32), TileConfig(256, 128, 2)),
     "row": Sample(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
     "c": Sample(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
     "bias": Sample(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
@@ -108,3 +122,11 @@ class Mutant:
     def files(self) -> list[str]:
         """The headers it changes, sorted."""
         return sorted({edit.header for edit in self.edits})
+
+
+STRESS = ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",)
+
+
+def race(name: str, what: str, *edits: Edit, sample: str = "plain", may_survive: str = "") -> Mutant:
+    """A fault that loses a race only now and then: it runs in the chaos build, many times."""
+    return Mutant(name, what, edits, STRESS, RACE, chaos=True, sample=sample, may_survive=may_survive)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import HANG, RACE, Edit, Mutant
+from tests.mutations.mutant import FINISH, HANG, PROMOTE, STRESS, Edit, Mutant, race
 
 _DENSE, _MULTIPLY, _LOAD, _TMA = (
     "kernels/dense.cuh",
@@ -12,14 +12,10 @@ _DENSE, _MULTIPLY, _LOAD, _TMA = (
 )
 _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 
-_STRESS = ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",)
-
-_FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
-
 _WAIT_FULL = """\
-            if (!stage_is_full_) {
-                ring_.wait_full(state_);
-            }
+        if (wave == 0 && !stage_is_full_) {
+            ring_.wait_full(state_);
+        }
 """
 _LOOK_AHEAD = """\
         state_.advance();
@@ -27,100 +23,121 @@ _LOOK_AHEAD = """\
 """
 _READERS = "Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Stages::kBytes"
-_SCALES_A = """\
-            scales_a[m][0] = source[0];
-            scales_a[m][1] = source[8];
-"""
-_PROMOTE = "Scales::promote(scales_a[m], scales_b, block_sums, accumulators[m][n]);"
+# What a wave's products are made of, kept until the wave is finished.
+_FACTORS = (
+    Edit(
+        _MULTIPLY,
+        "        uint32_t stage;\n    };\n",
+        "        uint32_t stage, k_block;\n float scales_a[2];\n    };\n",
+    ),
+    Edit(
+        _MULTIPLY,
+        "        flight.stage = state_.stage;\n",
+        "        flight.stage = state_.stage;\n        flight.k_block = k_block;\n",
+    ),
+)
+_SOURCE = "&stages_.scales.a[flight.stage][first_row_ + m * Shape::kWaveM];"
 _RELEASE = """\
-                if (last_wave) {
-                    release_stage(stage);
-                }
+        if (wave == kWavesPerBlock - 1) {
+            release_stage(flight.stage);
+        }
 """
-_LOOK_WAIT = """\
-                    look_ahead();
-                }
-                ptx::wgmma_wait<0>();
-"""
-
-
-def _race(name: str, what: str, *edits: Edit, sample: str = "plain", may_survive: str = "") -> Mutant:
-    return Mutant(name, what, edits, _STRESS, RACE, chaos=True, sample=sample, may_survive=may_survive)
+_RELEASE_STARTED = """
+            if (step < kWaves && step % kWavesPerBlock == kWavesPerBlock - 1) {
+                release_stage(flights[step % kInFlight].stage);
+            }"""
+_LOOKS = "            look_ahead();\n"
 
 
 def _deadlock(name: str, what: str, *edits: Edit, sample: str = "plain") -> Mutant:
-    return Mutant(name, what, edits, _STRESS, HANG, sample=sample)
+    return Mutant(name, what, edits, STRESS, HANG, sample=sample)
 
 
 _OPERAND_RING = (
-    _race(
+    race(
         "full-not-awaited",
         "consumers multiply a stage without waiting for its data",
         Edit(_MULTIPLY, _WAIT_FULL, ""),
     ),
-    _race(
+    race(
         "look-ahead-believed",
         "consumers take the next stage for full although it was not when they looked",
         Edit(_MULTIPLY, "stage_is_full_ = ring_.is_full(state_);", "stage_is_full_ = ring_.is_full(state_) || true;"),
     ),
-    _race(
+    race(
         "look-ahead-at-the-same-stage",
         "consumers look whether the stage in use is full and take the answer for the next",
         Edit(_MULTIPLY, _LOOK_AHEAD, "".join(reversed(_LOOK_AHEAD.splitlines(keepends=True)))),
     ),
-    _race(
+    race(
         "empty-not-awaited",
         "the loader overwrites stages that are still in use",
         Edit(_LOAD, "        ring_.wait_empty(state);\n", ""),
     ),
-    _race(
+    race(
         "parity-not-flipped",
         "a pipeline state keeps its parity when it wraps",
         Edit(_RING, "            parity ^= 1;\n", ""),
     ),
-    _race(
+    race(
         "one-reader-too-few",
         "a stage counts as empty when all warps but one have said so",
         Edit(_DENSE, _READERS, _READERS.replace(");", " - 1);")),
     ),
-    _race(
+    race(
         "bytes-expected-too-few",
         "a stage counts as full although the bytes of one box of scales may be missing",
         Edit(_LOAD, _EXPECT, f"{_EXPECT} - Shape::kBlockM * 4"),
     ),
-    _race(
+    race(
         "remote-arrival-at-home",
         "a consumer of a cluster tells its own loader twice that a stage is empty, and the other's never",
         Edit(_MBARRIER, "mapa.shared::cluster.u32 remote, %0, %1;", "mov.b32 remote, %0;"),
         sample="cluster_m",
     ),
-    _race(
+    race(
         "scales-of-a-read-after-release",
         "the scales of A are read when the stage has been given away",
-        Edit(_MULTIPLY, _SCALES_A, ""),
+        *_FACTORS,
         Edit(
             _MULTIPLY,
-            _PROMOTE,
-            "const float* late = &stages_.scales.a[stage][first_row_ + m * Shape::kWaveM];\n"
-            f"scales_a[m][0] = late[0];\nscales_a[m][1] = late[8];\n{_PROMOTE}",
+            PROMOTE,
+            f"const float* late = {_SOURCE}\nconst float late_a[2] = {{late[0], late[8]}};\n"
+            f"flight.products = scales_.products(flight.stage, flight.k_block, n, late_a);\n{PROMOTE}",
         ),
     ),
-    _race(
+    race(
         "scales-of-b-read-after-release",
         "the row scales of B are read when the stage has been given away",
-        Edit(_MULTIPLY, "const typename Scales::Wave scales_b = scales.of_wave(stage, n);", ""),
-        Edit(_MULTIPLY, _PROMOTE, _PROMOTE.replace("scales_b", "scales.of_wave(stage, n)")),
+        *_FACTORS,
+        Edit(
+            _MULTIPLY,
+            "flight.products = scales_.products(flight.stage, k_block, n, scales_a);",
+            "flight.scales_a[0] = scales_a[0], flight.scales_a[1] = scales_a[1];",
+        ),
+        Edit(
+            _MULTIPLY,
+            PROMOTE,
+            f"flight.products = scales_.products(flight.stage, flight.k_block, n, flight.scales_a);\n{PROMOTE}",
+        ),
         sample="row",
     ),
-    _race(
+    race(
         "release-before-the-products-are-there",
         "a stage is given away while the tensor cores may still read it",
         Edit(_MULTIPLY, _RELEASE, ""),
-        Edit(_MULTIPLY, _LOOK_WAIT, _LOOK_WAIT.replace("look_ahead();", "look_ahead();\nrelease_stage(stage);")),
+        Edit(_MULTIPLY, _LOOKS, f"{_LOOKS}            release_stage(flight.stage);\n"),
         may_survive="a refill makes a round trip to L2 after the last warp has given the stage away, by which time the "
         "products that all four warps have started are done",
     ),
-    _race(
+    race(
+        "release-one-wave-early",
+        "with two waves in flight, a stage is given away when the wave before its last one is done",
+        Edit(_MULTIPLY, _RELEASE, ""),
+        Edit(_MULTIPLY, f"{FINISH}\n            }}", f"{FINISH}\n            }}{_RELEASE_STARTED}"),
+        may_survive="the last wave was started before the one that is done, and a refill takes longer than it does",
+    ),
+    race(
         "warps-release-unjoined",
         "a warp's first lane gives the stage away without waiting for the others",
         Edit(_MULTIPLY, "        __syncwarp();\n", ""),
@@ -149,6 +166,31 @@ _DEADLOCKS = (
         "the store warp does not say that a staging slot has been read",
         Edit(_TMA, "                ptx::mbarrier_arrive(&ring.empty[state.stage]);\n", ""),
     ),
+    _deadlock(
+        "batch-hands-over-its-first-part",
+        "of the parts that are staged together the store warp is told of the first alone",
+        Edit(
+            _TMA,
+            "if (ptx::lane_index() == 0) {\n                        ptx::mbarrier_arrive(&ring_.full[filled.stage]);",
+            "if (i == first && ptx::lane_index() == 0) {\n ptx::mbarrier_arrive(&ring_.full[filled.stage]);",
+        ),
+        sample="tall",
+    ),
+    _deadlock(
+        "long-chunk-counted-as-short",
+        "consumers go through more K blocks than there are, because long chunks count as short ones",
+        Edit(_MULTIPLY, "k_block += kLongChunk;", "k_block += kShortChunk;"),
+    ),
+    _deadlock(
+        "short-chunk-not-counted",
+        "consumers go through short chunks without end",
+        Edit(_MULTIPLY, "k_block += kShortChunk;", "k_block += 0;"),
+    ),
+    race(
+        "rest-of-k-dropped",
+        "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
+        Edit(_MULTIPLY, "if constexpr (Shape::kNumKBlocks % kShortChunk != 0) {", "if constexpr (false) {"),
+    ),
 )
 
 # The assembler knows WGMMA's rules, puts in what is missing and warns; a test holds every kernel to no such warning.
@@ -158,6 +200,13 @@ _TENSOR_CORE = (
     Mutant(
         "one-group-left-running",
         "the sums of a wave are used while its WGMMAs may still be running",
+        (Edit(_MULTIPLY, "ptx::wgmma_wait<kInFlight - 1>();", "ptx::wgmma_wait<kInFlight>();"),),
+        _WARNED,
+        gpu=False,
+    ),
+    Mutant(
+        "one-group-left-running-at-the-end-of-a-chunk",
+        "the sums of a chunk's last wave are used while its WGMMAs may still be running",
         (Edit(_MULTIPLY, "ptx::wgmma_wait<0>();", "ptx::wgmma_wait<1>();"),),
         _WARNED,
         gpu=False,
@@ -180,90 +229,39 @@ _TENSOR_CORE = (
 )
 
 _STORE_RING = (
-    _race(
+    race(
         "staging-not-awaited",
         "the store warp copies a staging slot that the consumers have not filled",
         Edit(_TMA, "                ring.wait_full(state);\n", ""),
     ),
-    _race(
+    race(
         "slot-not-awaited",
         "consumers write a staging slot that the copies may still be reading",
         Edit(_TMA, "                    ring_.wait_empty(state_);\n", ""),
     ),
-    _race(
+    race(
         "reading-not-awaited",
         "the store warp hands a slot back while the copies may still be reading it",
         Edit(_TMA, "                ptx::tma_store_wait_read();\n", ""),
     ),
-    _race(
+    race(
         "first-warp-fills-the-slot",
         "a staging slot counts as full when the first of four warps has written its rows",
         Edit(_TMA, "initialize(kWarpsPerWarpgroup, 1)", "initialize(1, 1)"),
     ),
-    _race(
+    race(
         "no-proxy-fence",
         "nothing makes ordinary writes to the staging slot visible to the copy engine",
-        Edit(_TMA, "                    ptx::fence_proxy_async();\n", ""),
+        Edit(_TMA, "                ptx::fence_proxy_async();\n", ""),
         may_survive="the writes reach shared memory long before the store warp is awake and the copy engine reads; the "
         "fence is what the memory model demands for that to be so always",
     ),
-    _race(
+    race(
         "warps-hand-over-unjoined",
         "a warp's first lane declares its rows staged without waiting for the others",
-        Edit(_TMA, "                    __syncwarp();\n", ""),
+        Edit(_TMA, "                __syncwarp();\n", ""),
         may_survive="the lanes run in step there: nothing between the last write and the arrival divides the warp",
     ),
 )
 
-_LIFE = (
-    _race(
-        "barriers-used-before-they-are-there",
-        "the warps of a CTA do not wait for the one that initialises the barriers",
-        Edit(
-            _DENSE, "        synchronize();\n        ptx::wait_for_previous_grids();", "ptx::wait_for_previous_grids();"
-        ),
-    ),
-    _race(
-        "cluster-not-joined-at-set-up",
-        "a CTA multicasts and arrives although the other may not have initialised its barriers",
-        Edit(
-            _DENSE,
-            "        synchronize();\n        ptx::wait_for_previous_grids();",
-            "__syncthreads();\n        ptx::wait_for_previous_grids();",
-        ),
-        sample="cluster_m",
-    ),
-    _race(
-        "cluster-not-joined-at-tear-down",
-        "a CTA leaves while the other of its cluster may still arrive at its barriers",
-        Edit(
-            _DENSE,
-            "if constexpr (Shape::kClusterSize > 1) {\n            synchronize();\n        }\n    }",
-            "}",
-        ),
-        sample="cluster_m",
-    ),
-    Mutant(
-        "no-fence-after-barrier-init",
-        "nothing makes initialised barriers visible to the cluster and to the copy engine",
-        (Edit(_DENSE, "            ptx::fence_mbarrier_init();\n", ""),),
-        (),
-        gpu=False,
-        sample="cluster_m",
-        same_code="sm_90a has no instruction for this fence; the barrier that follows orders the initialisation",
-    ),
-    Mutant(
-        "previous-grids-not-awaited",
-        "a programmatic dependent reads its inputs without waiting for the grid that writes them",
-        (Edit("ptx/thread.cuh", '    asm volatile("griddepcontrol.wait;" ::: "memory");\n', ""),),
-        (
-            f"{_FAULT_15}[1d2d, 64x64, no cluster-1-our kernel-a]",
-            f"{_FAULT_15}[1d2d, 64x64, no cluster-1-our kernel-c]",
-        ),
-        RACE,
-        chaos=True,
-        may_survive="no kernel lets its dependents begin early, so they begin when all of its CTAs have ended",
-    ),
-)
-
-MUTANTS = _OPERAND_RING + _DEADLOCKS + _TENSOR_CORE + _STORE_RING + _LIFE
+MUTANTS = _OPERAND_RING + _DEADLOCKS + _TENSOR_CORE + _STORE_RING

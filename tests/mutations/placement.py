@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import HANG, REFUSED, Edit, Mutant
+from tests.mutations.mutant import HANG, REFUSED, STRESS, Edit, Mutant, under
 
 _PERSISTENT, _RASTER, _LOAD = "scheduler/persistent.cuh", "scheduler/raster.cuh", "mainloop/load.cuh"
 
 _SCHEDULE = ("tests/unit/test_scheduler.py::test_the_device_schedule_is_the_model",)
-_STRESS = ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",)
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
 _COMPILED = ("tests/jit/test_kernels.py::test_kernels_do_not_spill_and_lose_no_overlap",)
 
 _M = "tile.m = cluster_tile.m * Config::kClusterM + rank / Config::kClusterN;"
 _N = "tile.n = cluster_tile.n * Config::kClusterN + rank % Config::kClusterN;"
 _PLACE = "TileCoordinate{first_m + in_band % rows, in_band / rows}"
-_SLOTS = "kSlots = kStagesWholeTile ? 1 : 2;"
+_SLOTS = "kSlots = Config::kStagingSlots;"
 
 
 def _schedule(name: str, what: str, *edits: Edit) -> Mutant:
@@ -65,7 +64,7 @@ _BELIEFS = (
     _refused(
         "more-staging-than-the-host-counts",
         "the kernel has one staging slot more than the host reserves shared memory for",
-        Edit("epilogue/tma_store.cuh", _SLOTS, _SLOTS.replace("1 : 2", "2 : 3")),
+        Edit("epilogue/tma_store.cuh", _SLOTS, _SLOTS.replace(";", " + 1;")),
         message="the host computes another size of shared memory",
     ),
     _refused(
@@ -85,8 +84,8 @@ _BELIEFS = (
 )
 
 
-def _clustered(label: str) -> tuple[str, ...]:
-    return (f"tests/gpu/test_configs.py::test_any_number_of_sms_gives_the_same_bits[{label}-7]",)
+def _clustered(tile: str) -> tuple[str, ...]:
+    return (f"tests/gpu/test_configs.py::test_any_number_of_sms_gives_the_same_bits[{tile}-7]",)
 
 
 _LOADS = (
@@ -106,21 +105,21 @@ _LOADS = (
         "shares-land-on-each-other",
         "each CTA of a cluster multicasts its share to the place of the first",
         (Edit(_LOAD, "tile + first * Shape::kBlockK, map", "tile, map"),),
-        _clustered("256x128-s3-c2x1"),
+        _clustered("256x64-c2x1"),
         sample="cluster_m",
     ),
     Mutant(
         "shares-are-the-same",
         "each CTA of a cluster fetches the rows of the first share",
         (Edit(_LOAD, "full, k, row + first, kAllOfCluster", "full, k, row, kAllOfCluster"),),
-        _clustered("64x64-s8-c1x2"),
+        _clustered("64x64-c1x2"),
         sample="cluster_n",
     ),
     Mutant(
         "multicast-to-one",
         "what should reach both CTAs of a cluster reaches the first alone",
         (Edit(_LOAD, "kAllOfCluster = (1u << Shape::kClusterSize) - 1;", "kAllOfCluster = 1u;"),),
-        _STRESS,
+        STRESS,
         HANG,
         sample="cluster_m",
     ),
@@ -128,7 +127,7 @@ _LOADS = (
         "warpgroups-multiply-one-place",
         "both warpgroups multiply the rows of A that are the first's",
         (Edit("mainloop/multiply.cuh", "descriptor_offset(origin.row * Shape::kBlockK)", "descriptor_offset(0)"),),
-        _EXACT,
+        under("128x128"),
     ),
 )
 

@@ -90,6 +90,7 @@ def test_info_says_what_is_installed_and_in_force(capsys, cache) -> None:
         "backend": "auto",
         "num_sms": 96,
         "batch_invariant": False,
+        "tables": [],
     }
 
 
@@ -149,6 +150,9 @@ def test_a_bad_setting_is_one_line_and_exit_code_one() -> None:
         (["demo", "--nk", "7168"], "NxK"),
         (["demo", "--nk", "128x100"], "multiple of 16"),
         (["demo", "--seed", "-1"], "whole number"),
+        (["tune", "--shapes", "512x7168"], "MxNxK"),
+        (["tune", "--shapes", "512x7168x100"], "multiple of 16"),
+        (["tune", "--candidates", "some"], "'some'"),
     ],
 )
 def test_bad_arguments_are_exit_code_two(capsys, arguments, complaint) -> None:

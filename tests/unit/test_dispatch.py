@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import pickle
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,8 @@ from fp8gemm.scales import is_mn_major
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
-from fp8gemm.tuning.select import config_by_m, ranked_configs
+from fp8gemm.tuning.select import config_by_m, eligible_configs, ranked_configs
+from fp8gemm.tuning.table import NO_TABLES, Entry, Table, tile_of, write_table
 from tests import cases
 from tests.calls import Call, both, same_bits
 
@@ -123,6 +125,18 @@ def test_why_a_config_was_chosen_does_not_name_a_kernel(gpu: Gpu) -> None:
     assert (found is again) == (found.config == ranked_configs(best, chip)[0])
     assert dispatch.kernel_for(Problem(M - 1, N, K), chip, 0) is found
     assert dispatch.kernel_for(Problem(M, N, K), chip, 1) is not found
+
+
+def test_a_tuned_table_decides_where_it_is_in_force(case: cases.Case, gpu: Gpu, tmp_path: Path) -> None:
+    model = eligible_configs(Problem(M, N, K), named_chip("h200"), NO_TABLES)
+    entry = Entry(M, N, K, tile_of(model[-1]), 1.0)
+    write_table(tmp_path / "table.json", Table("NVIDIA H200", "h200", 132, "2026-01-01", "by hand", (entry,)))
+    for tables, expected in (((), model[0]), ((tmp_path / "table.json",), model[-1]), ((), model[0])):
+        with settings.scope(tables=tables):
+            fp8gemm.gemm(*case.operands)
+            plan = fp8gemm.plan(case.b, case.scales_b, max_m=M)
+        assert plan.kernel_for(M) is next(kernel for kernel in gpu.kernels if kernel.config == expected)
+    assert [kernel.config for kernel in gpu.kernels if kernel.calls] == [model[0], model[-1]]
 
 
 @pytest.mark.parametrize("policy", ["compile", "error"])

@@ -18,6 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = sorted(path.relative_to(ROOT / "include").as_posix() for path in (ROOT / "include").rglob("*.cuh"))
 
+TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "fp8gemm" / "tuning" / "tables").glob("*.json"))
+
 needs_hatchling = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None, reason="hatchling, which builds the wheel, is not installed"
 )
@@ -42,6 +44,7 @@ def test_an_unpacked_wheel_finds_its_own_headers(tmp_path: Path) -> None:
     wheel = build("wheel", ROOT, tmp_path / "dist")
     names = wheel_names(wheel)
     assert HEADERS and {f"fp8gemm/include/{header}" for header in HEADERS} <= names
+    assert TABLES and set(TABLES) <= names
     assert not [name for name in names if not name.startswith(("fp8gemm/", "fp8gemm-"))]
 
     site = tmp_path / "site"
@@ -216,7 +219,7 @@ def test_imports_go_one_way(part: str) -> None:
             assert not {name.split(".")[0] for name in names} & {"torch", "cuda"}, path
 
 
-DEVICE_LAYERS = [{"common"}, {"ptx"}, {"pipeline"}, {"scheduler"}, {"mainloop", "epilogue"}, {"kernels"}]
+DEVICE_LAYERS = [{"common"}, {"ptx"}, {"pipeline"}, {"scheduler"}, {"trace"}, {"mainloop", "epilogue"}, {"kernels"}]
 """Lowest first; a header includes its own folder and lower layers, never a neighbour in its layer."""
 
 

@@ -115,6 +115,101 @@ def test_batch_invariance_costs_the_geometric_mean_and_the_worst_shape() -> None
     assert text.endswith("Worst of all: 1x256x128, 20.0 against 10.0 µs.")
 
 
+def bench_result() -> dict[str, Any]:
+    """Two M of two layers; the second layer's row at M = 512 has no time for one peer, and that peer none at M = 1."""
+    rows = []
+    for m, scale in ((1, 1.0), (512, 2.0)):
+        for n, tensorwise in ((256, 5.0), (64, 20.0)):
+            us = {"fp8gemm": 10.0 * scale, "tensorwise": tensorwise * scale, "bf16": 15.0 * scale}
+            if m == 512 and n == 256:
+                us["cublas_block"] = 21.0
+            rows.append({"m": m, "n": n, "k": 128, "us": us, "config": f"tile{n}"})
+    heading = {**H200, "torch": "2.11", "driver_cuda": "13.0", "method": "medians", "seed": 7}
+    peers = dict.fromkeys(("fp8gemm", "bf16", "tensorwise", "cublas_block"), "a description")
+    return {**heading, "peers": peers, "rows": rows}
+
+
+def test_the_benchmark_is_drawn_by_m_with_its_range_and_its_count() -> None:
+    text = draw("bench", bench_result())
+    assert "geometric mean over 2 N x K" in text
+    assert "| M | `torch.mm`, bf16 | `torch._scaled_mm`, per-tensor scales | `F.scaled_mm`, block scales |" in text
+    assert "| 1 | 1.50 (1.50 to 1.50) | 1.00 (0.50 to 2.00) | - |" in text
+    assert "| 512 | 1.50 (1.50 to 1.50) | 1.00 (0.50 to 2.00) | 1.05 (1.05 to 1.05, 1 of 2) |" in text
+    assert text.endswith("| faster at | 4 of 4 | 2 of 4 | 1 of 1 |")
+
+
+def test_the_benchmark_is_drawn_shape_by_shape_layer_after_layer() -> None:
+    result = bench_result()
+    del result["rows"][0]["us"]["fp8gemm"]
+    lines = [line for line in draw("bench_shapes", result).splitlines() if line.startswith("| ")][2:]
+    assert [line.split(" | ")[:2] for line in lines] == [
+        ["| 64 x 128", "1"],
+        ["| 64 x 128", "512"],
+        ["| 256 x 128", "1"],
+        ["| 256 x 128", "512"],
+    ]
+    assert lines[1:] == [
+        "| 64 x 128 | 512 | tile64 | 20.0 | 0 | 1.50 | 2.00 | - |",
+        "| 256 x 128 | 1 | tile256 | - | - | - | - | - |",
+        "| 256 x 128 | 512 | tile256 | 20.0 | 2 | 1.50 | 0.50 | 1.05 |",
+    ]
+
+
+def test_random_shapes_are_drawn_by_class_of_m() -> None:
+    def row(m: int, choice: str, tensorwise: float | None, **us: float) -> dict[str, Any]:
+        return {"m": m, "n": 64, "k": 128, "us": us, "choice": choice, "peers": {"tensorwise": tensorwise or 0.0}}
+
+    rows = [row(300, "a", 20.0, a=10.0, b=8.0), row(1000, "b", 5.0, a=12.0, b=10.0)]
+    rows += [{**row(5000, "a", None, a=11.0, b=10.0), "peers": {}}, row(300, "c", 1.0, a=1.0)]
+    text = draw("random", {**H200, "torch": "2.11", "method": "medians", "rows": rows})
+    assert text.startswith("NVIDIA H200, 2026-01-02, torch 2.11, 3 random shapes. Medians.\n")
+    assert "| 256-1023 | 2 | 12.5 % | 23.8 % | 25.0 % | 1.00 | 0.50 | 1 of 2 | 1.12 |" in text
+    assert "| 4096-16384 | 1 | 10.0 % | 10.0 % | 10.0 % | - | - | - | - |" in text
+    assert "| all | 3 | 11.7 % | 23.5 % | 25.0 % | 1.00 | 0.50 | 1 of 2 | 1.12 |" in text
+    assert text.endswith("\n\nShapes at which the choice was not measured: 1.")
+
+
+@pytest.fixture
+def plotted(tmp_path: Path) -> Path:
+    """A repository with the results of a benchmark and none of a calibration."""
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    (tmp_path / "docs" / "results" / "bench-h200.json").write_text(json.dumps(bench_result()))
+    return tmp_path
+
+
+BENCH_PLOT = "docs/plots/bench-h200.png"
+STALE = f"{BENCH_PLOT} does not show docs/results/bench-h200.json; run scripts/results.py"
+
+
+def test_a_plot_is_drawn_from_its_result_and_shown_on_a_page(plotted: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    shown = [("README.md", f"a ![speed]({BENCH_PLOT}) b"), ("docs/a.md", "nothing")]
+    assert results.check_plots(shown, plotted) == [STALE]
+    results.draw_plots(plotted)
+    assert (plotted / BENCH_PLOT).read_bytes().startswith(b"\x89PNG") and results.check_plots(shown, plotted) == []
+    assert not (plotted / "docs" / "plots" / "calibration-h200.png").exists()
+    assert results.check_plots([("docs/a.md", "![speed](plots/bench-h200.png)")], plotted) == []
+    assert results.check_plots([("docs/a.md", f"![speed]({BENCH_PLOT})")], plotted) == [f"no page shows {BENCH_PLOT}"]
+
+    (plotted / "docs" / "results" / "bench-h200.json").write_text(json.dumps({**bench_result(), "seed": 8}))
+    assert results.check_plots(shown, plotted) == [STALE], "the result has changed since"
+
+
+def test_without_matplotlib_the_tables_are_drawn_and_the_plots_are_not(plotted, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name, value in (("ROOT", plotted), ("PAGES", ("a.md",))):
+        monkeypatch.setattr(results, name, value)
+    monkeypatch.setattr(results.redrawn, "__defaults__", (plotted,))
+    monkeypatch.setattr(sys, "argv", ["results.py"])
+    markers = "<!-- results:bench:begin --><!-- results:bench:end -->"
+    (plotted / "a.md").write_text(f"{markers}\n![speed]({BENCH_PLOT})\n")
+    assert results.main() == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("results: no plots drawn: ") and "matplotlib" in printed.out
+    assert printed.err == f"results: {STALE}\n"
+    assert "| faster at |" in (plotted / "a.md").read_text()
+
+
 def test_gates_are_drawn_by_gate_data_and_output() -> None:
     def worst(gate: str, data: str, output: str, figure: float, limit: float) -> dict[str, Any]:
         return {"gate": gate, "data": data, "output": output, "worst": figure, "limit": limit, "case": f"a {output}"}

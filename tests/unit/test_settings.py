@@ -15,7 +15,7 @@ from fp8gemm.settings import Settings, from_environment
 
 def test_an_empty_environment_gives_the_defaults_and_no_cache() -> None:
     assert from_environment({}) == Settings(
-        cache_dirs=(), trusted_dirs=(), jit="compile", backend="auto", num_sms=None, batch_invariant=False
+        cache_dirs=(), trusted_dirs=(), jit="compile", backend="auto", num_sms=None, batch_invariant=False, tables=()
     )
 
 
@@ -36,11 +36,11 @@ def test_cache_directories(environment: dict[str, str], expected: list[str]) -> 
     assert from_environment(environment).cache_dirs == tuple(Path(path) for path in expected)
 
 
-def test_a_relative_directory_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = from_environment({"FP8GEMM_CACHE_DIR": "kernels"})
+    found = from_environment({"FP8GEMM_CACHE_DIR": "kernels", "FP8GEMM_TABLES": "tuned.json"})
     monkeypatch.chdir("/")
-    assert found.cache_dirs == (tmp_path / "kernels",)
+    assert found.cache_dirs == (tmp_path / "kernels",) and found.tables == (tmp_path / "tuned.json",)
 
 
 def test_every_other_variable_is_read() -> None:
@@ -51,8 +51,10 @@ def test_every_other_variable_is_read() -> None:
             "FP8GEMM_BACKEND": "reference",
             "FP8GEMM_NUM_SMS": "100",
             "FP8GEMM_BATCH_INVARIANT": "1",
+            "FP8GEMM_TABLES": ":/mine.json:/theirs.json",
         }
     )
+    assert found.tables == (Path("/mine.json"), Path("/theirs.json"))
     assert found.trusted_dirs == (Path("/x"), Path("/y"))
     assert (found.jit, found.backend, found.num_sms) == ("nearest", "reference", 100)
     assert found.batch_invariant is True
@@ -93,6 +95,7 @@ def test_a_bad_value_names_the_variable_what_is_allowed_and_what_came(variable: 
         {"num_sms": True},
         {"num_sms": 1.0},
         {"cache_dirs": "/one"},
+        {"tables": "/one.json"},
         {"jit": None},
         {"batch_invariant": 1},
         {"batch_invariant": "true"},

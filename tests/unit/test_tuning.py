@@ -1,8 +1,9 @@
-"""Tile choice: only legal configs, a pure choice that is constant over steps of M, and a warmup set that covers it."""
+"""Tile choice: a pure choice that is constant over steps of M, and a warmup set that covers it."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 
 import fp8gemm
 from fp8gemm.errors import InputError
-from fp8gemm.tuning import hopper
-from fp8gemm.tuning.config import MAX_STAGES, TileConfig, candidate_configs, shared_bytes, violations
+from fp8gemm.tuning.config import FEW_ROWS, candidate_configs, is_for_few_rows
 from fp8gemm.tuning.hopper import CHIPS, chip_of_device, named_chip
 from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
@@ -27,77 +27,14 @@ from fp8gemm.tuning.select import (
 )
 
 STEP = 64
-SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
 LAYERS = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048), (576, 7168)]
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
-
-LEGAL = TileConfig(128, 128, 4)
-BROKEN = {
-    "consumer warpgroups": (replace(LEGAL, warpgroups_m=1), TMA),
-    "consumer warpgroups, has 0 x 2": (replace(LEGAL, warpgroups_m=0, warpgroups_n=2), TMA),
-    "block_k": (replace(LEGAL, block_k=64), TMA),
-    "block_m = 96": (replace(LEGAL, block_m=96), TMA),
-    "block_m = 384": (TileConfig(384, 32, 2), TMA),
-    "block_m = 0": (replace(LEGAL, block_m=0), TMA),
-    "block_n = 96": (replace(LEGAL, block_n=96), TMA),
-    "block_n = 192": (replace(LEGAL, block_n=192, stages=2), TMA),
-    "block_n = 33": (TileConfig(64, 33, 4, warpgroups_m=1, warpgroups_n=2), TMA),
-    "block_n = 512 exceeds": (TileConfig(64, 512, 2, warpgroups_m=1, warpgroups_n=2), TMA),
-    "cluster": (replace(LEGAL, cluster_m=2, cluster_n=2), TMA),
-    "cluster has one or two CTAs, not 1 x 3": (replace(LEGAL, cluster_n=3), TMA),
-    "registers for promotion": (TileConfig(256, 256, 2), PREDICATED),
-    "1 stages": (replace(LEGAL, stages=1), TMA),
-    "bytes of shared memory": (replace(LEGAL, stages=6), TMA),
-}
 
 ns = st.integers(1, 40_000)
 ks = st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths)
 chips = st.sampled_from(sorted(CHIPS))
 stores = st.sampled_from(list(StoreKind))
 some = settings(max_examples=60, deadline=None)
-
-
-@pytest.mark.parametrize("store", list(StoreKind))
-def test_candidates_are_legal_distinct_and_as_deep_as_fits(store: StoreKind) -> None:
-    candidates = list(candidate_configs(store))
-    assert len(set(candidates)) == len(candidates) >= 8
-    assert len({config.label for config in candidates}) == len(candidates)  # labels name cache directories
-    for config in candidates:
-        assert violations(config, store) == []
-        assert shared_bytes(config, store) <= SHARED_LIMIT
-        deeper = replace(config, stages=config.stages + 1)
-        assert config.stages == MAX_STAGES or shared_bytes(deeper, store) > SHARED_LIMIT
-
-
-@pytest.mark.parametrize(("rule", "config", "store"), [(rule, *broken) for rule, broken in BROKEN.items()], ids=BROKEN)
-def test_a_broken_rule_is_named_and_it_alone(rule: str, config: TileConfig, store: StoreKind) -> None:
-    (found,) = violations(config, store)
-    assert rule in found
-
-
-def test_the_configs_that_were_broken_are_legal_else() -> None:
-    assert violations(LEGAL, TMA) == violations(replace(LEGAL, stages=6), PREDICATED) == []
-
-
-def test_the_last_byte_of_shared_memory_may_be_used_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = TileConfig(128, 32, 11)
-    assert shared_bytes(full, PREDICATED) == SHARED_LIMIT == hopper.SHARED_BYTES_PER_CTA
-    assert violations(full, PREDICATED) == []
-    monkeypatch.setattr(hopper, "SHARED_BYTES_PER_CTA", SHARED_LIMIT - 1)
-    (found,) = violations(full, PREDICATED)
-    assert str(SHARED_LIMIT) in found and str(SHARED_LIMIT - 1) in found
-
-
-@pytest.mark.parametrize("store", list(StoreKind))
-def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
-    """The exact size is asserted when the kernel is compiled; this bounds it without a compiler."""
-    for config in candidate_configs(store):
-        stage = (config.block_m + config.block_n) * 128 + 4 * config.block_m
-        output = 2 * config.block_m * config.block_n if store is TMA else 0
-        least = config.stages * (stage + 16) + output
-        assert least <= shared_bytes(config, store) < least + 4096
-        assert config.stage_bytes() == stage
-        assert config.threads == 384
 
 
 @some
@@ -114,17 +51,18 @@ def test_select_is_pure_and_constant_over_a_wave_of_rows(m: int, n: int, k: int,
 @some
 @given(m=st.integers(1, 5000), n=ns, k=ks, chip=chips, store=stores)
 @example(m=65, n=65, k=16, chip="h200", store=TMA)
-def test_every_config_is_ranked_by_cost_and_last_come_clusters_that_idle(
+def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
     m: int, n: int, k: int, chip: str, store: StoreKind
 ) -> None:
     problem, named = Problem(m, n, k, store=store), named_chip(chip)
     ranked = ranked_configs(problem, named)
     assert ranked[0] == select_config(problem, named)
     assert Counter(ranked) == Counter(candidate_configs(store))
-    order = []
+    order, rounded_m = [], -(-m // STEP) * STEP
     for config in ranked:
-        idle = -(-m // config.block_m) < config.cluster_m or -(-n // config.block_n) < config.cluster_n
-        order.append((idle, predict(replace(problem, m=-(-m // STEP) * STEP), config, named).total_us))
+        idles = -(-m // config.block_m) < config.cluster_m or -(-n // config.block_n) < config.cluster_n
+        is_last = idles or (rounded_m >= FEW_ROWS and is_for_few_rows(config))
+        order.append((is_last, predict(replace(problem, m=rounded_m), config, named).total_us))
     assert order == sorted(order)
     assert not order[0][0] and order[0][1] > 0
 
@@ -196,7 +134,7 @@ def test_the_instruction_shape_follows_the_layer() -> None:
     """One shape for all would be right too, and slow: few columns want narrow tiles, many wide ones."""
     h200 = named_chip("h200")
     widths = {layer: invariant_wave_cols(*layer, Scaling.BLOCK, h200) for layer in LAYERS}
-    assert widths[2112, 7168] < widths[32768, 512] == 128
+    assert widths[2112, 7168] < widths[32768, 512]
 
 
 def test_an_unknown_chip_is_refused() -> None:
@@ -261,3 +199,21 @@ def test_a_known_device_gets_the_choices_of_its_name() -> None:
 def test_one_sm_cannot_hold_a_cluster(m: int, n: int, k: int, chip: str, store: StoreKind) -> None:
     alone = replace(named_chip(chip), num_sms=1)
     assert select_config(Problem(m, n, k, store=store), alone).cluster_size == 1
+
+
+@some
+@given(n=ns, k=ks, chip=chips)
+def test_many_rows_of_one_weight_need_at_most_ten_kernels(n: int, k: int, chip: str) -> None:
+    from_few_rows = config_by_m(Problem(16_384, n, k), named_chip(chip))
+    assert len({config for m, config in from_few_rows if m >= FEW_ROWS}) <= 10
+
+
+def test_a_first_choice_takes_two_milliseconds_at_most() -> None:
+    """The least of many, because the machine may be busy. What it imports and reads comes once in a process."""
+    select(64, 64, 128)
+    seconds = []
+    for n in range(4160, 5440, 64):
+        start = time.perf_counter()
+        select(4097, n, 2048)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 2e-3

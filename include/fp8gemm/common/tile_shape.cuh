@@ -1,8 +1,7 @@
 // How a CTA's output tile is divided among warpgroups, and a warpgroup's part into waves.
 //
-// A wave is what one chain of WGMMAs computes: 64 rows by at most 128 columns. Its block sums need a register for
-// every accumulator of the wave, on top of those of the whole tile, so a wave is kept narrow while a tile may be large.
-// No wave crosses a 128-column block of the weight, so a wave has exactly one weight scale per K block.
+// A wave is what one chain of WGMMAs computes: 64 rows by at most 192 columns. Its block sums need a register for
+// every accumulator of the wave, on top of those of the whole tile, so the widest parts are two waves wide.
 #pragma once
 
 #include "fp8gemm/common/math.cuh"
@@ -27,7 +26,7 @@ struct TileShape {
     static constexpr uint32_t kWarpgroupCols = kBlockN / Config::kWarpgroupsN;
 
     static constexpr uint32_t kWaveM = 64;
-    static constexpr uint32_t kWaveN = minimum(kWarpgroupCols, kScaleBlock);
+    static constexpr uint32_t kWaveN = kWarpgroupCols <= 192 ? kWarpgroupCols : kWarpgroupCols / 2;
     static constexpr uint32_t kWavesM = kWarpgroupRows / kWaveM;
     static constexpr uint32_t kWavesN = kWarpgroupCols / kWaveN;
     static constexpr uint32_t kWaveRegisters = kWaveM * kWaveN / kThreadsPerWarpgroup;
@@ -37,7 +36,7 @@ struct TileShape {
     static_assert(kBlockK == kScaleBlock, "promotion happens once per K block, so a K block is one scale block");
     static_assert(kBlockM % (Config::kWarpgroupsM * kWaveM) == 0, "rows divide into 64-row waves");
     static_assert(kBlockN % Config::kWarpgroupsN == 0 && kWarpgroupCols % kWaveN == 0, "columns divide into waves");
-    static_assert(kScaleBlock % kWaveN == 0, "a wave must not cross a 128-column block of weight scales");
+    static_assert(kWaveN % 16 == 0, "the epilogue stages 16 columns at a time");
 
     /// Accumulators of one thread: one row of registers per wave.
     using Accumulators = float[kWavesM][kWavesN][kWaveRegisters];

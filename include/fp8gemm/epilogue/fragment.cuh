@@ -50,7 +50,7 @@ public:
     }
 
 private:
-    static constexpr uint32_t kStripCols = minimum(Shape::kWaveN, 32u);
+    static constexpr uint32_t kStripCols = greatest_common_divisor(Shape::kWaveN, 32u);
 
     template <class Accumulators, class Visitor>
     FP8GEMM_DEVICE void visit_strip(TileCoordinate tile, uint32_t row, uint32_t col, Accumulators& accumulators,

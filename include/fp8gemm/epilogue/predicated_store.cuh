@@ -5,6 +5,7 @@
 #include "fp8gemm/epilogue/element.cuh"
 #include "fp8gemm/epilogue/fragment.cuh"
 #include "fp8gemm/scheduler/persistent.cuh"
+#include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
 
@@ -21,7 +22,7 @@ public:
         FP8GEMM_DEVICE void initialize() {}
     };
 
-    class Writer {
+    class Writer : Tracer<Config, Track::kEpilogue> {
         Fragment<Config> fragment_;
         Storage* d_;
         int64_t stride_m_;
@@ -39,6 +40,8 @@ public:
 
         FP8GEMM_DEVICE void write(TileCoordinate tile, const Addends<Config>& addends,
                                   typename Shape::Accumulators& accumulators) {
+            this->mark_tile(tile);
+            this->mark(Activity::kStage, 0);
             constexpr typename Fragment<Config>::WholeTile kWholeTile{0, 0};
             addends.add(tile, kWholeTile, accumulators);
             fragment_.for_each_pair(tile, kWholeTile, accumulators,

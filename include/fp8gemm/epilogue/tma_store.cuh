@@ -7,9 +7,8 @@
 // waits for the slot, issues the copies and hands the slot back when they have read it. The two talk through a ring: the
 // consumers are its writers, the store warp its reader.
 //
-// What is staged at a time is a part of the warpgroup's tile. Of 16-bit elements that is all of it, in one slot. 32-bit
-// elements would take the memory of a stage or two from the operands, so they pass in parts of half a wave, one of which
-// is written while the copies read the other.
+// What is staged at a time is a part of the warpgroup's tile, one row of a swizzle pattern wide, so that the staging
+// memory costs the operands no stage.
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
@@ -20,6 +19,7 @@
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/tma.cuh"
 #include "fp8gemm/scheduler/persistent.cuh"
+#include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
 
@@ -28,26 +28,25 @@ class TmaStore {
     using Shape = TileShape<Config>;
     using Element = OutputElement<Config::kOutput>;
     static constexpr uint32_t kElementBytes = sizeof(typename Element::Storage);
-    static constexpr bool kStagesWholeTile = kElementBytes == 2;
 
-    static constexpr uint32_t kPartRows = kStagesWholeTile ? Shape::kWarpgroupRows : Shape::kWaveM;
-    static constexpr uint32_t kPartCols = kStagesWholeTile ? Shape::kWarpgroupCols : minimum(Shape::kWaveN, 64u);
+    static constexpr uint32_t kPartRows = Shape::kWaveM;
+    static constexpr uint32_t kPartCols = greatest_common_divisor(Shape::kWarpgroupCols, 32u);
     static constexpr uint32_t kPartsM = Shape::kWarpgroupRows / kPartRows;
     static constexpr uint32_t kPartsN = Shape::kWarpgroupCols / kPartCols;
-    static constexpr uint32_t kSlots = kStagesWholeTile ? 1 : 2;
+    static constexpr uint32_t kParts = kPartsM * kPartsN;
+    static constexpr uint32_t kSlots = Config::kStagingSlots;
+    /// Parts that share a fence, which costs about as much as the staging of a part.
+    static constexpr uint32_t kBatch = minimum(kSlots, ceil_div(kParts, 2u));
     using Ring = BarrierRing<kSlots>;
 
-    /// Columns of one copy: at most 128 bytes, the widest swizzle.
-    static constexpr uint32_t kBoxCols = minimum(kPartCols, 128 / kElementBytes);
-    static constexpr uint32_t kBoxes = kPartCols / kBoxCols;
-    static constexpr uint32_t kRowBytes = kBoxCols * kElementBytes;
-    static constexpr uint32_t kBoxBytes = kPartRows * kRowBytes;
+    static constexpr uint32_t kRowBytes = kPartCols * kElementBytes;
+    static constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
 
     static_assert(Config::kN * kElementBytes % 16 == 0,
                   "TMA writes the last 16 bytes of a row whole, even past its end");
-    static_assert(kRowBytes == 32 || kRowBytes == 64 || kRowBytes == 128, "a row of a box is one swizzle span");
+    static_assert(kRowBytes == 32 || kRowBytes == 64 || kRowBytes == 128, "a row of a part is one swizzle span");
 
-    using Slots = uint8_t[kSlots][kBoxes * kBoxBytes];
+    using Slots = uint8_t[kSlots][kPartBytes];
 
 public:
     static constexpr uint32_t kStoreWarps = Shape::kWarpgroups;
@@ -64,7 +63,7 @@ public:
     };
 
     /// The consumers' side.
-    class Writer {
+    class Writer : Tracer<Config, Track::kEpilogue> {
         Slots& slots_;
         Ring& ring_;
         uint32_t warp_row_;
@@ -77,53 +76,58 @@ public:
 
         FP8GEMM_DEVICE void write(TileCoordinate tile, const Addends<Config>& addends,
                                   typename Shape::Accumulators& accumulators) {
+            this->mark_tile(tile);
 #pragma unroll
-            for (uint32_t m = 0; m < kPartsM; ++m) {
+            for (uint32_t first = 0; first < kParts; first += kBatch) {
+                auto filled = state_;
 #pragma unroll
-                for (uint32_t n = 0; n < kPartsN; ++n) {
-                    const Part<kPartRows, kPartCols> part{m * kPartRows, n * kPartCols};
+                for (uint32_t i = first; i < minimum(first + kBatch, kParts); ++i) {
+                    const Part<kPartRows, kPartCols> part{i / kPartsN * kPartRows, i % kPartsN * kPartCols};
+                    this->mark(Activity::kWaitSlot, i);
                     ring_.wait_empty(state_);
+                    this->mark(Activity::kStage, i);
                     addends.add(tile, part, accumulators);
                     stage(part, accumulators);
-                    ptx::fence_proxy_async();
-                    __syncwarp();
-                    if (ptx::lane_index() == 0) {
-                        ptx::mbarrier_arrive(&ring_.full[state_.stage]);
-                    }
                     state_.advance();
+                }
+                ptx::fence_proxy_async();
+                __syncwarp();
+#pragma unroll
+                for (uint32_t i = first; i < minimum(first + kBatch, kParts); ++i) {
+                    if (ptx::lane_index() == 0) {
+                        ptx::mbarrier_arrive(&ring_.full[filled.stage]);
+                    }
+                    filled.advance();
                 }
             }
         }
 
     private:
-        /// Stages a part, 64 rows x 16 columns at a time.
+        /// Stages a part, 16 columns at a time.
         FP8GEMM_DEVICE void stage(Part<kPartRows, kPartCols> part, const typename Shape::Accumulators& accumulators) {
 #pragma unroll
-            for (uint32_t row = 0; row < kPartRows; row += Shape::kWaveM) {
-#pragma unroll
-                for (uint32_t col = 0; col < kPartCols; col += 16) {
-                    const uint32_t m = (part.row + row) / Shape::kWaveM;
-                    const uint32_t n = (part.col + col) / Shape::kWaveN;
-                    const float* sums = &accumulators[m][n][(part.col + col) % Shape::kWaveN / 2];
-                    if constexpr (kElementBytes == 2) {
-                        stage_16_bit(row, col, sums);
-                    } else {
-                        stage_32_bit(row, col, sums);
-                    }
+            for (uint32_t col = 0; col < kPartCols; col += 16) {
+                const uint32_t m = part.row / Shape::kWaveM;
+                const uint32_t n = (part.col + col) / Shape::kWaveN;
+                const float* sums = &accumulators[m][n][(part.col + col) % Shape::kWaveN / 2];
+                if constexpr (kElementBytes == 2) {
+                    stage_16_bit(col, sums);
+                } else {
+                    stage_32_bit(col, sums);
                 }
             }
         }
 
-        FP8GEMM_DEVICE void stage_16_bit(uint32_t row, uint32_t col, const float* s) {
+        FP8GEMM_DEVICE void stage_16_bit(uint32_t col, const float* s) {
             // Lane l addresses row l % 16 of the left (l < 16) or right half of the 16 columns.
             const uint32_t lane = ptx::lane_index();
-            ptx::store_matrix_x4(address(row + warp_row_ + lane % 16, col + lane / 16 * 8), Element::pack(s[0], s[1]),
+            ptx::store_matrix_x4(address(warp_row_ + lane % 16, col + lane / 16 * 8), Element::pack(s[0], s[1]),
                                  Element::pack(s[2], s[3]), Element::pack(s[4], s[5]), Element::pack(s[6], s[7]));
         }
 
-        FP8GEMM_DEVICE void stage_32_bit(uint32_t row, uint32_t col, const float* s) {
+        FP8GEMM_DEVICE void stage_32_bit(uint32_t col, const float* s) {
             const uint32_t lane = ptx::lane_index();
-            const uint32_t lane_row = row + warp_row_ + lane / 4;
+            const uint32_t lane_row = warp_row_ + lane / 4;
             const uint32_t lane_col = col + lane % 4 * 2;
             ptx::store_shared_pair(address(lane_row, lane_col), s[0], s[1]);
             ptx::store_shared_pair(address(lane_row + 8, lane_col), s[2], s[3]);
@@ -134,9 +138,9 @@ public:
         /// TMA's swizzle: the 16-byte chunk of a row is exchanged by the number of the 128-byte line it lies in.
         FP8GEMM_DEVICE uint32_t address(uint32_t row, uint32_t col) const {
             constexpr uint32_t kChunkMask = kRowBytes / 16 - 1;
-            const uint32_t offset = row * kRowBytes + col % kBoxCols * kElementBytes;
+            const uint32_t offset = row * kRowBytes + col * kElementBytes;
             const uint32_t swizzled = offset ^ ((offset / 128 & kChunkMask) * 16);
-            return ptx::shared_address(slots_[state_.stage]) + col / kBoxCols * kBoxBytes + swizzled;
+            return ptx::shared_address(slots_[state_.stage]) + swizzled;
         }
     };
 
@@ -148,19 +152,18 @@ public:
         Ring& ring = shared.rings[warpgroup];
         auto state = Ring::State::for_reader();
         TileCoordinate tile;
+        Tracer<Config, Track::kStore> trace;
         while (schedule.next(tile)) {
+            trace.mark_tile(tile);
             const uint32_t first_row = tile.m * Shape::kBlockM + origin.row;
             const uint32_t first_col = tile.n * Shape::kBlockN + origin.col;
 #pragma unroll 1
-            for (uint32_t part = 0; part < kPartsM * kPartsN; ++part) {
-                const uint32_t row = first_row + part / kPartsN * kPartRows;
-                const uint32_t col = first_col + part % kPartsN * kPartCols;
-                const uint8_t* slot = shared.slots[warpgroup][state.stage];
+            for (uint32_t part = 0; part < kParts; ++part) {
+                trace.mark(Activity::kWaitStaged, part);
                 ring.wait_full(state);
-#pragma unroll
-                for (uint32_t box = 0; box < kBoxes; ++box) {
-                    ptx::tma_store_2d(params.d_map, slot + box * kBoxBytes, col + box * kBoxCols, row);
-                }
+                trace.mark(Activity::kStore, part);
+                ptx::tma_store_2d(params.d_map, shared.slots[warpgroup][state.stage],
+                                  first_col + part % kPartsN * kPartCols, first_row + part / kPartsN * kPartRows);
                 ptx::tma_store_commit();
                 ptx::tma_store_wait_read();
                 ptx::mbarrier_arrive(&ring.empty[state.stage]);

@@ -128,9 +128,18 @@ private:
         typename Epilogue::Writer writer(params, shared.epilogue, warpgroup, warp);
         typename Shape::Accumulators accumulators;
         TileCoordinate tile;
-        while (schedule.next(tile)) {
-            multiplier.run(tile, accumulators);
-            writer.write(tile, addends, accumulators);
+        bool more = schedule.next(tile);
+        if (more) {
+            multiplier.begin(tile);
+        }
+        while (more) {
+            multiplier.run(accumulators);
+            const TileCoordinate finished = tile;
+            more = schedule.next(tile);
+            if (more) {
+                multiplier.begin(tile);
+            }
+            writer.write(finished, addends, accumulators);
         }
     }
 

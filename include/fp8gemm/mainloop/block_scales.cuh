@@ -1,4 +1,11 @@
-// Promotion with one scale per 128x128 block of B: a wave of one warpgroup has a single scale of B per K block.
+// Promotion with one scale per 128x128 block of B: a warpgroup's columns have one of them per K block or, where they lie
+// across the border of two blocks, two.
+//
+// Where the border is depends on the tile, and holds for all of it. It falls on multiples of the greatest common divisor
+// of the width and 128, and not beyond column 128: columns of 192 are before it up to 64, beyond it from 128 on, and in
+// between it is one or the other. Promotion takes the border as a constant where it stands between one block and the
+// next (5 % of 4096x7168x2048 at 128x160, H200, 2026-11-21), which costs a copy of the main loop for each border, and as
+// a variable where it is hidden behind the wave in flight.
 #pragma once
 
 #include "fp8gemm/mainloop/stage.cuh"
@@ -10,58 +17,90 @@ namespace fp8gemm {
 /// One warpgroup's reader of the block scales.
 ///
 /// Each lane loads the scale of another K block, so one coalesced load covers 32 of them, and a shuffle hands out the one
-/// in use. The next 32 are loaded 32 blocks ahead, so that no block waits for device memory.
+/// in use. The next 32 are loaded 32 blocks ahead, and a tile's first ones before the epilogue of the tile before it, so
+/// that no block waits for device memory.
 template <class Config>
 class BlockScales {
     using Shape = TileShape<Config>;
     static constexpr uint32_t kNumNBlocks = ceil_div(Config::kN, kScaleBlock);
 
-    const float* rows_[Shape::kWavesN];
-    float chunk_[Shape::kWavesN];
-    float next_[Shape::kWavesN];
-    float current_[Shape::kWavesN];
+public:
+    static constexpr uint32_t kBorderStep = greatest_common_divisor(Shape::kWarpgroupCols, kScaleBlock);
+    static constexpr uint32_t kBlocks = Shape::kWarpgroupCols > kBorderStep ? 2 : 1;
+    static_assert(kScaleBlock - kBorderStep + Shape::kWarpgroupCols <= 2 * kScaleBlock, "columns lie in two blocks");
+
+private:
+    const float* scales_;
+    uint32_t first_col_;  ///< of the warpgroup in the CTA tile
+    uint32_t border_;
+    const float* rows_[kBlocks];  ///< the scales of each block's rows
+    float chunk_[kBlocks];
+    float next_[kBlocks];
 
 public:
-    /// What promotion needs of a wave's scales of B.
-    using Wave = float;
+    /// The products s of this thread's upper and lower row, in each block.
+    struct Products {
+        float upper[kBlocks];
+        float lower[kBlocks];
+    };
 
-    /// `scales` is (ceil(N / 128), ceil(K / 128)), row-major; `first_col` the warpgroup's first column in the CTA tile.
-    FP8GEMM_DEVICE BlockScales(const float* scales, const OperandStages<Config>&, TileCoordinate tile,
-                               uint32_t first_col) {
+    /// `scales` is (ceil(N / 128), ceil(K / 128)), row-major.
+    FP8GEMM_DEVICE BlockScales(const float* scales, const OperandStages<Config>&, uint32_t first_col)
+        : scales_(scales), first_col_(first_col) {}
+
+    /// Asks for the first scales of a tile.
+    FP8GEMM_DEVICE void begin(TileCoordinate tile) {
+        const uint32_t col = tile.n * Shape::kBlockN + first_col_;
+        border_ = kScaleBlock - col % kScaleBlock;
 #pragma unroll
-        for (uint32_t wave = 0; wave < Shape::kWavesN; ++wave) {
-            // A wave past the last column multiplies zeros; any scale that may be read will do.
-            const uint32_t col = tile.n * Shape::kBlockN + first_col + wave * Shape::kWaveN;
-            const uint32_t block = minimum(col / kScaleBlock, kNumNBlocks - 1);
-            rows_[wave] = scales + block * Shape::kNumKBlocks;
-            chunk_[wave] = load(wave, 0);
-            next_[wave] = load(wave, kThreadsPerWarp);
+        for (uint32_t block = 0; block < kBlocks; ++block) {
+            // Columns past the last multiply zeros; any scale that may be read will do.
+            rows_[block] = scales_ + minimum(col / kScaleBlock + block, kNumNBlocks - 1) * Shape::kNumKBlocks;
+            chunk_[block] = load(block, 0);
+            next_[block] = load(block, kThreadsPerWarp);
         }
     }
 
-    /// Makes the scales of `k_block` current, which must ascend by one from call to call.
-    FP8GEMM_DEVICE void take(uint32_t k_block) {
-        const uint32_t lane = k_block % kThreadsPerWarp;
+    /// To be called once for each `k_block` that is a multiple of 32, before its products are asked for.
+    FP8GEMM_DEVICE void advance(uint32_t k_block) {
+        if (Shape::kNumKBlocks > kThreadsPerWarp && k_block % kThreadsPerWarp == 0 && k_block != 0) {
 #pragma unroll
-        for (uint32_t wave = 0; wave < Shape::kWavesN; ++wave) {
-            if (Shape::kNumKBlocks > kThreadsPerWarp && lane == 0 && k_block != 0) {
-                chunk_[wave] = next_[wave];
-                next_[wave] = load(wave, k_block + kThreadsPerWarp);
+            for (uint32_t block = 0; block < kBlocks; ++block) {
+                chunk_[block] = next_[block];
+                next_[block] = load(block, k_block + kThreadsPerWarp);
             }
-            current_[wave] = __shfl_sync(0xffffffffu, chunk_[wave], lane);
         }
     }
-
-    FP8GEMM_DEVICE Wave of_wave(uint32_t, uint32_t wave) const { return current_[wave]; }
 
     /// `scales_a` are those of this thread's upper and lower row of the wave.
-    FP8GEMM_DEVICE static void promote(const float (&scales_a)[2], Wave scale_b,
-                                       const float (&block_sums)[Shape::kWaveRegisters],
-                                       float (&accumulators)[Shape::kWaveRegisters]) {
-        const float upper = scales_a[0] * scale_b;
-        const float lower = scales_a[1] * scale_b;
+    FP8GEMM_DEVICE Products products(uint32_t, uint32_t k_block, uint32_t wave, const float (&scales_a)[2]) const {
+        Products products;
+#pragma unroll
+        for (uint32_t block = 0; block < kBlocks; ++block) {
+            if (may_lie_in(wave, block)) {
+                const float scale_b = __shfl_sync(0xffffffffu, chunk_[block], k_block % kThreadsPerWarp);
+                products.upper[block] = scales_a[0] * scale_b;
+                products.lower[block] = scales_a[1] * scale_b;
+            }
+        }
+        return products;
+    }
+
+    /// Columns of the warpgroup's part of the tile that was begun that come before the border: a multiple of
+    /// `kBorderStep`, from that to 128.
+    FP8GEMM_DEVICE uint32_t border() const { return border_; }
+
+    /// Adds a wave's block sums, times the products, to its accumulators. The border is known to lie between two
+    /// constants, so that only columns between them must look.
+    FP8GEMM_DEVICE void promote(uint32_t least_border, uint32_t largest_border, uint32_t wave, const Products& products,
+                                const float (&block_sums)[Shape::kWaveRegisters],
+                                float (&accumulators)[Shape::kWaveRegisters]) const {
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
+            const uint32_t col = (wave * Shape::kWaveN + i * 2) / kBorderStep * kBorderStep;
+            const bool beyond = col >= largest_border || (col >= least_border && col >= border_);
+            const float upper = beyond ? products.upper[kBlocks - 1] : products.upper[0];
+            const float lower = beyond ? products.lower[kBlocks - 1] : products.lower[0];
             accumulators[i + 0] = __fmaf_rn(upper, block_sums[i + 0], accumulators[i + 0]);
             accumulators[i + 1] = __fmaf_rn(upper, block_sums[i + 1], accumulators[i + 1]);
             accumulators[i + 2] = __fmaf_rn(lower, block_sums[i + 2], accumulators[i + 2]);
@@ -70,9 +109,14 @@ public:
     }
 
 private:
-    FP8GEMM_DEVICE float load(uint32_t wave, uint32_t first_k_block) const {
+    /// Whether columns of a wave lie in a block, in one tile or another.
+    FP8GEMM_DEVICE static constexpr bool may_lie_in(uint32_t wave, uint32_t block) {
+        return block == 0 ? wave * Shape::kWaveN < kScaleBlock : (wave + 1) * Shape::kWaveN > kBorderStep;
+    }
+
+    FP8GEMM_DEVICE float load(uint32_t block, uint32_t first_k_block) const {
         const uint32_t k_block = first_k_block + ptx::lane_index();
-        return k_block < Shape::kNumKBlocks ? __ldg(rows_[wave] + k_block) : 0.0f;
+        return k_block < Shape::kNumKBlocks ? __ldg(rows_[block] + k_block) : 0.0f;
     }
 };
 

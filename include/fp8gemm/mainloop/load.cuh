@@ -4,6 +4,7 @@
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/tma.cuh"
 #include "fp8gemm/scheduler/persistent.cuh"
+#include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
 
@@ -13,7 +14,7 @@ namespace fp8gemm {
 /// the common tile and multicasts it, so the L2 is read once for all of them. A stage is therefore empty only when the
 /// consumers of all CTAs that this one writes to have said so.
 template <class Config>
-class OperandLoader {
+class OperandLoader : Tracer<Config, Track::kLoad> {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
     using Ring = BarrierRing<Config::kStages>;
@@ -48,6 +49,7 @@ public:
         auto state = Ring::State::for_writer();
         TileCoordinate tile;
         while (schedule.next(tile)) {
+            this->mark_tile(tile);
             // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
             for (uint32_t k_block = 0; k_block < Shape::kNumKBlocks; ++k_block) {
@@ -65,7 +67,9 @@ private:
         const uint32_t row_a = tile.m * Shape::kBlockM;
         const uint32_t row_b = tile.n * Shape::kBlockN;
 
+        this->mark(Activity::kWaitEmpty, k_block);
         ring_.wait_empty(state);
+        this->mark(Activity::kLoad, k_block);
         ptx::mbarrier_arrive_expect_tx(full, Stages::kBytes);
         ptx::tma_load_2d(stages_.scales.a[stage], map_scales_a_, full, row_a, k_block);
         if constexpr (Config::kScaling == Scaling::kRow) {

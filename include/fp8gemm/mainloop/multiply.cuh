@@ -6,8 +6,10 @@
 // in this association, with K blocks in ascending order: it is part of the library's contract. What a scale of B covers,
 // and where it comes from, is the policy of Config::kScaling.
 //
-// NOTE: The two warpgroups of a CTA are not ordered against each other. Each waits for its own WGMMAs and promotes
-// while the other's keep the tensor cores busy; orderings by barriers and double accumulators measured slower.
+// Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A wave in
+// flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop goes round
+// in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at different
+// times: one always has two waves queued when the other has none.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
@@ -16,6 +18,7 @@
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/wgmma.cuh"
 #include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
 
@@ -33,22 +36,46 @@ struct ScalesOfB<Config, Scaling::kRow> {
 };
 
 template <class Config>
-class Multiplier {
+class Multiplier : Tracer<Config, Track::kMultiply> {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
     using Ring = BarrierRing<Config::kStages>;
     using Scales = typename ScalesOfB<Config, Config::kScaling>::Type;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
     static constexpr uint32_t kInstructionK = 32;
-    /// Not the whole of a short K: with no loop left, the epilogue's addresses move up among the accumulators and spill.
-    static constexpr uint32_t kUnroll = Shape::kNumKBlocks > 4 ? 4 : Shape::kNumKBlocks > 2 ? 2 : 1;
+    static constexpr uint32_t kWavesPerBlock = Shape::kWavesM * Shape::kWavesN;
+    static constexpr uint32_t kInFlight = Config::kWavesInFlight;
+    /// Copies of the main loop, each for the borders of a range: see block_scales.cuh.
+    static constexpr uint32_t kBorders = kScaleBlock / Scales::kBorderStep;
+    static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kBorders, 4u) : 1;
+    static constexpr uint32_t kBorderRange = kScaleBlock / kLoops;
+    /// With no loop left, an epilogue that has addresses to compute moves them up among the accumulators, and spills.
+    static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
+                                             Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
+    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumKBlocks : Shape::kNumKBlocks / 2;
+    /// K blocks between two moments with nothing in flight. All chunks together are at most fifteen K blocks of code,
+    /// which keeps compilation at a second.
+    static constexpr uint32_t kLongChunk = kInFlight == 1
+                                               ? power_of_two_up_to(minimum(kMostOfK, minimum(4u, 8 / kLoops)))
+                                           : kWavesPerBlock > 1 ? 4
+                                                                : 8;
+    static constexpr uint32_t kShortChunk = kInFlight == 1 ? kLongChunk : kLongChunk / 2;
+    static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumKBlocks;
+    static_assert(kThreadsPerWarp % kShortChunk == 0, "weight scales advance at the beginning of a short chunk");
+
+    /// A wave that has been started.
+    struct Flight {
+        float block_sums[Shape::kWaveRegisters];
+        typename Scales::Products products;
+        uint32_t stage;
+    };
 
     Stages& stages_;
     Ring& ring_;
-    const float* scales_b_;
+    Scales scales_;
     uint32_t lane_;
+    uint32_t warpgroup_;
     uint32_t first_row_;     ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
-    uint32_t first_col_;     ///< of this warpgroup in the CTA tile
     uint32_t descriptor_a_;  ///< of this warpgroup's rows in stage 0
     uint32_t descriptor_b_;  ///< of this warpgroup's columns in stage 0
     typename Ring::State state_ = Ring::State::for_reader();
@@ -56,26 +83,27 @@ class Multiplier {
 
 public:
     FP8GEMM_DEVICE Multiplier(Stages& stages, Ring& ring, const float* scales_b, uint32_t warpgroup, uint32_t warp)
-        : stages_(stages), ring_(ring), scales_b_(scales_b), lane_(ptx::lane_index()) {
+        : stages_(stages),
+          ring_(ring),
+          scales_(scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col),
+          lane_(ptx::lane_index()),
+          warpgroup_(warpgroup) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
-        first_col_ = origin.col;
         descriptor_a_ = descriptor_address(stages.a) + descriptor_offset(origin.row * Shape::kBlockK);
         descriptor_b_ = descriptor_address(stages.b) + descriptor_offset(origin.col * Shape::kBlockK);
     }
 
-    /// Computes this warpgroup's part of one tile over the whole of K.
-    FP8GEMM_DEVICE void run(TileCoordinate tile, typename Shape::Accumulators& accumulators) {
+    /// Asks for what `run` will need of a tile besides its operands, early enough that it need not wait for it.
+    FP8GEMM_DEVICE void begin(TileCoordinate tile) {
+        this->mark_tile(tile);
+        scales_.begin(tile);
+    }
+
+    /// Computes this warpgroup's part of the tile that was begun, over the whole of K.
+    FP8GEMM_DEVICE void run(typename Shape::Accumulators& accumulators) {
         clear(accumulators);
-        Scales scales(scales_b_, stages_, tile, first_col_);
-#pragma unroll kUnroll
-        for (uint32_t k_block = 0; k_block < Shape::kNumKBlocks; ++k_block) {
-            scales.take(k_block);
-            if (!stage_is_full_) {
-                ring_.wait_full(state_);
-            }
-            multiply_block(scales, accumulators);
-        }
+        multiply_up_to<kBorderRange>(accumulators);
     }
 
 private:
@@ -92,39 +120,113 @@ private:
         }
     }
 
-    /// Multiplies and promotes the stage of `state_`, and moves on to the next.
-    FP8GEMM_DEVICE void multiply_block(const Scales& scales, typename Shape::Accumulators& accumulators) {
-        const uint32_t stage = state_.stage;
-        float scales_a[Shape::kWavesM][2];
-#pragma unroll
-        for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
-            const float* source = &stages_.scales.a[stage][first_row_ + m * Shape::kWaveM];
-            scales_a[m][0] = source[0];
-            scales_a[m][1] = source[8];
+    /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
+    template <uint32_t kLargest>
+    FP8GEMM_DEVICE void multiply_up_to(typename Shape::Accumulators& accumulators) {
+        if constexpr (kLargest < kScaleBlock) {
+            if (scales_.border() > kLargest) {
+                multiply_up_to<kLargest + kBorderRange>(accumulators);
+                return;
+            }
         }
-#pragma unroll
-        for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
-#pragma unroll
-            for (uint32_t n = 0; n < Shape::kWavesN; ++n) {
-                const bool last_wave = m == Shape::kWavesM - 1 && n == Shape::kWavesN - 1;
-                float block_sums[Shape::kWaveRegisters];
-                start_wave(stage, m, n, block_sums);
-                const typename Scales::Wave scales_b = scales.of_wave(stage, n);
-                if (last_wave) {
-                    look_ahead();
+        multiply_all(kLargest, accumulators);
+    }
+
+    FP8GEMM_DEVICE void multiply_all(uint32_t largest_border, typename Shape::Accumulators& accumulators) {
+        uint32_t k_block = 0;
+        bool is_short = kStaggers && warpgroup_ % 2 == 1;
+#pragma unroll 1
+        while (k_block + kShortChunk <= Shape::kNumKBlocks) {
+            if constexpr (kStaggers) {
+                if (!is_short && k_block + kLongChunk <= Shape::kNumKBlocks) {
+                    multiply_chunk<kLongChunk>(k_block, largest_border, accumulators);
+                    k_block += kLongChunk;
+                    continue;
                 }
-                ptx::wgmma_wait<0>();
-                ptx::touch_after_wait(block_sums);
-                if (last_wave) {
-                    release_stage(stage);
+            }
+            multiply_chunk<kShortChunk>(k_block, largest_border, accumulators);
+            k_block += kShortChunk;
+            is_short = false;
+        }
+        if constexpr (kInFlight == 1) {
+#pragma unroll 1
+            for (; k_block < Shape::kNumKBlocks; ++k_block) {
+                multiply_chunk<1>(k_block, largest_border, accumulators);
+            }
+        } else if constexpr (Shape::kNumKBlocks % kShortChunk != 0) {
+            multiply_chunk<Shape::kNumKBlocks % kShortChunk>(k_block, largest_border, accumulators);
+        }
+    }
+
+    /// Multiplies and promotes `kLength` stages from that of `state_` on, wave after wave.
+    template <uint32_t kLength>
+    FP8GEMM_DEVICE void multiply_chunk(uint32_t k_block, uint32_t largest_border,
+                                       typename Shape::Accumulators& accumulators) {
+        constexpr uint32_t kWaves = kLength * kWavesPerBlock;
+        Flight flights[kInFlight];
+        scales_.advance(k_block);
+#pragma unroll
+        for (uint32_t step = 0; step < kWaves + kInFlight - 1; ++step) {
+            if (step < kWaves) {
+                if (kLength > kShortChunk && step == kShortChunk * kWavesPerBlock) {
+                    scales_.advance(k_block + kShortChunk);
                 }
-                Scales::promote(scales_a[m], scales_b, block_sums, accumulators[m][n]);
+                start(k_block + step / kWavesPerBlock, step % kWavesPerBlock, flights[step % kInFlight]);
+            }
+            if (step + 1 >= kInFlight) {
+                const uint32_t wave = step + 1 - kInFlight;
+                if (wave + kInFlight <= kWaves) {
+                    ptx::wgmma_wait<kInFlight - 1>();
+                } else {
+                    ptx::wgmma_wait<0>();
+                }
+                this->mark(Activity::kPromote, k_block + wave / kWavesPerBlock, wave % kWavesPerBlock);
+                finish(wave % kWavesPerBlock, largest_border, flights[wave % kInFlight], accumulators);
             }
         }
     }
 
+    /// Starts one wave of a K block; with the first, waits for the block's stage.
+    FP8GEMM_DEVICE void start(uint32_t k_block, uint32_t wave, Flight& flight) {
+        const uint32_t m = wave / Shape::kWavesN;
+        const uint32_t n = wave % Shape::kWavesN;
+        if (wave == 0) {
+            this->mark(Activity::kWaitFull, k_block);
+        }
+        if (wave == 0 && !stage_is_full_) {
+            ring_.wait_full(state_);
+        }
+        flight.stage = state_.stage;
+        const float* source = &stages_.scales.a[flight.stage][first_row_ + m * Shape::kWaveM];
+        const float scales_a[2] = {source[0], source[8]};
+        this->mark(Activity::kMultiply, k_block, wave);
+        multiply_wave(flight.stage, m, n, flight.block_sums);
+        flight.products = scales_.products(flight.stage, k_block, n, scales_a);
+        if (wave == kWavesPerBlock - 1) {
+            look_ahead();
+        }
+    }
+
+    /// Promotes a wave that is no longer in flight; with the last of a K block, hands back the block's stage.
+    FP8GEMM_DEVICE void finish(uint32_t wave, uint32_t largest_border, Flight& flight,
+                               typename Shape::Accumulators& accumulators) {
+        const uint32_t m = wave / Shape::kWavesN;
+        const uint32_t n = wave % Shape::kWavesN;
+        ptx::touch_after_wait(flight.block_sums);
+        if (wave == kWavesPerBlock - 1) {
+            release_stage(flight.stage);
+        }
+        scales_.promote(largest_border - kBorderRange + Scales::kBorderStep, largest_border, n, flight.products,
+                        flight.block_sums, accumulators[m][n]);
+        if constexpr (kInFlight > 1) {
+            // NOTE: Or the additions sink below the start of the next wave, which then needs registers of its own.
+            Wgmma::pin(accumulators[m][n]);
+        }
+    }
+
     /// Starts block_sums = the wave's product over one K block.
-    FP8GEMM_DEVICE void start_wave(uint32_t stage, uint32_t m, uint32_t n, float (&block_sums)[Shape::kWaveRegisters]) {
+    FP8GEMM_DEVICE void multiply_wave(uint32_t stage, uint32_t m, uint32_t n,
+                                      float (&block_sums)[Shape::kWaveRegisters]) {
         const uint32_t a =
             descriptor_a_ + descriptor_offset(stage * Stages::kBytesA + m * Shape::kWaveM * Shape::kBlockK);
         const uint32_t b =

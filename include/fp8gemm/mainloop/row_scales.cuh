@@ -16,43 +16,52 @@ class RowScales {
     uint32_t first_col_;  ///< of this thread in the CTA tile
 
 public:
-    /// What promotion needs of a wave's scales of B: those of this thread's pairs of columns, which are 8 apart.
-    struct Wave {
+    static constexpr uint32_t kBorderStep = kScaleBlock;  ///< one kind of scale for all columns: no border
+
+    /// The factors of s: this thread's upper and lower row, and its pairs of columns, which are 8 apart. Their products
+    /// would be as many as the elements.
+    struct Products {
+        float upper;
+        float lower;
         float first[Shape::kWaveRegisters / 4];
         float second[Shape::kWaveRegisters / 4];
     };
 
     /// `first_col` is the warpgroup's in the CTA tile.
-    FP8GEMM_DEVICE RowScales(const float*, const OperandStages<Config>& stages, TileCoordinate, uint32_t first_col)
+    FP8GEMM_DEVICE RowScales(const float*, const OperandStages<Config>& stages, uint32_t first_col)
         : stages_(stages), first_col_(first_col + ptx::lane_index() % 4 * 2) {}
 
     /// Nothing to do ahead of a stage: its scales come with it.
-    FP8GEMM_DEVICE void take(uint32_t) {}
+    FP8GEMM_DEVICE void begin(TileCoordinate) {}
+    FP8GEMM_DEVICE void advance(uint32_t) {}
+    FP8GEMM_DEVICE uint32_t border() const { return kScaleBlock; }
 
-    FP8GEMM_DEVICE Wave of_wave(uint32_t stage, uint32_t wave) const {
-        Wave scales;
+    /// `scales_a` are those of this thread's upper and lower row of the wave.
+    FP8GEMM_DEVICE Products products(uint32_t stage, uint32_t, uint32_t wave, const float (&scales_a)[2]) const {
+        Products factors;
+        factors.upper = scales_a[0];
+        factors.lower = scales_a[1];
         const float* source = &stages_.scales.b[stage][first_col_ + wave * Shape::kWaveN];
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters / 4; ++i) {
             const float2 pair = *reinterpret_cast<const float2*>(source + i * 8);
-            scales.first[i] = pair.x;
-            scales.second[i] = pair.y;
+            factors.first[i] = pair.x;
+            factors.second[i] = pair.y;
         }
-        return scales;
+        return factors;
     }
 
-    /// `scales_a` are those of this thread's upper and lower row of the wave.
-    FP8GEMM_DEVICE static void promote(const float (&scales_a)[2], const Wave& scales_b,
+    FP8GEMM_DEVICE static void promote(uint32_t, uint32_t, uint32_t, const Products& factors,
                                        const float (&block_sums)[Shape::kWaveRegisters],
                                        float (&accumulators)[Shape::kWaveRegisters]) {
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
-            const float first = scales_b.first[i / 4];
-            const float second = scales_b.second[i / 4];
-            accumulators[i + 0] = __fmaf_rn(scales_a[0] * first, block_sums[i + 0], accumulators[i + 0]);
-            accumulators[i + 1] = __fmaf_rn(scales_a[0] * second, block_sums[i + 1], accumulators[i + 1]);
-            accumulators[i + 2] = __fmaf_rn(scales_a[1] * first, block_sums[i + 2], accumulators[i + 2]);
-            accumulators[i + 3] = __fmaf_rn(scales_a[1] * second, block_sums[i + 3], accumulators[i + 3]);
+            const float first = factors.first[i / 4];
+            const float second = factors.second[i / 4];
+            accumulators[i + 0] = __fmaf_rn(factors.upper * first, block_sums[i + 0], accumulators[i + 0]);
+            accumulators[i + 1] = __fmaf_rn(factors.upper * second, block_sums[i + 1], accumulators[i + 1]);
+            accumulators[i + 2] = __fmaf_rn(factors.lower * first, block_sums[i + 2], accumulators[i + 2]);
+            accumulators[i + 3] = __fmaf_rn(factors.lower * second, block_sums[i + 3], accumulators[i + 3]);
         }
     }
 };

@@ -20,6 +20,14 @@
 #define FP8GEMM_NAMES_112 FP8GEMM_NAMES_104 ", %52, %53, %54, %55"
 #define FP8GEMM_NAMES_120 FP8GEMM_NAMES_112 ", %56, %57, %58, %59"
 #define FP8GEMM_NAMES_128 FP8GEMM_NAMES_120 ", %60, %61, %62, %63"
+#define FP8GEMM_NAMES_136 FP8GEMM_NAMES_128 ", %64, %65, %66, %67"
+#define FP8GEMM_NAMES_144 FP8GEMM_NAMES_136 ", %68, %69, %70, %71"
+#define FP8GEMM_NAMES_152 FP8GEMM_NAMES_144 ", %72, %73, %74, %75"
+#define FP8GEMM_NAMES_160 FP8GEMM_NAMES_152 ", %76, %77, %78, %79"
+#define FP8GEMM_NAMES_168 FP8GEMM_NAMES_160 ", %80, %81, %82, %83"
+#define FP8GEMM_NAMES_176 FP8GEMM_NAMES_168 ", %84, %85, %86, %87"
+#define FP8GEMM_NAMES_184 FP8GEMM_NAMES_176 ", %88, %89, %90, %91"
+#define FP8GEMM_NAMES_192 FP8GEMM_NAMES_184 ", %92, %93, %94, %95"
 
 #define FP8GEMM_OPERANDS_8 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define FP8GEMM_OPERANDS_16 FP8GEMM_OPERANDS_8, "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
@@ -37,3 +45,11 @@
 #define FP8GEMM_OPERANDS_112 FP8GEMM_OPERANDS_104, "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55])
 #define FP8GEMM_OPERANDS_120 FP8GEMM_OPERANDS_112, "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
 #define FP8GEMM_OPERANDS_128 FP8GEMM_OPERANDS_120, "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define FP8GEMM_OPERANDS_136 FP8GEMM_OPERANDS_128, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+#define FP8GEMM_OPERANDS_144 FP8GEMM_OPERANDS_136, "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+#define FP8GEMM_OPERANDS_152 FP8GEMM_OPERANDS_144, "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75])
+#define FP8GEMM_OPERANDS_160 FP8GEMM_OPERANDS_152, "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+#define FP8GEMM_OPERANDS_168 FP8GEMM_OPERANDS_160, "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83])
+#define FP8GEMM_OPERANDS_176 FP8GEMM_OPERANDS_168, "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
+#define FP8GEMM_OPERANDS_184 FP8GEMM_OPERANDS_176, "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91])
+#define FP8GEMM_OPERANDS_192 FP8GEMM_OPERANDS_184, "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])

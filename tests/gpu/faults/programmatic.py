@@ -23,15 +23,15 @@ from tests import cases
 from tests.calls import same_bits
 from tests.cases import Case
 from tests.gpu.faults.launching import captured
-from tests.gpu.faults.support import E4M3, F32, Kind, configs_of, launch, make_kernels
+from tests.gpu.faults.support import E4M3, F32, Kind, config_of, launch, make_kernels
 
 M, N, K = 192, 264, 512
 ROUNDS = 300
 VARIANTS = 3
 OPERANDS = ("a", "scales_a", "b", "scales_b", "c", "bias")
 KINDS = {
-    "1d2d, 64x64, no cluster": (Kind(F32, c=F32, bias=F32), 64, 1),
-    "1d1d, 128x128, cluster of two": (Kind(F32, Scaling.ROW, c=F32, bias=F32), 128, 2),
+    "1d2d, 64x64, no cluster": (Kind(F32, c=F32, bias=F32), "64x64-c1x1"),
+    "1d1d, 128x64, cluster of two": (Kind(F32, Scaling.ROW, c=F32, bias=F32), "128x64-c2x1"),
 }
 
 
@@ -78,18 +78,15 @@ class Chain:
     kernels: dict[str, DenseKernel]
 
     @classmethod
-    def build(cls, case: Case, name: str, problem_kind: tuple[Kind, int, int], *, programmatic: bool) -> Chain:
-        kind, block, cluster = problem_kind
+    def build(cls, case: Case, name: str, problem_kind: tuple[Kind, str], *, programmatic: bool) -> Chain:
+        kind, tile = problem_kind
         operand, matrix = written_as_floats(case, name)
         sources = sources_of(matrix, case.seed)
         writer = Kind(F32).problem(*matrix.shape, 16, store_kind(matrix))
         product, reader = kind.problem(M, N, K), Kind(F32, c=F32).problem(M, N, 16)
 
-        def config(problem, block_m, size):
-            return next(c for c in configs_of(problem) if c.block_m == block_m and c.cluster_size == size)
-
-        wanted = [(writer, config(writer, 64, 1)), (product, config(product, block, cluster))]
-        wanted.append((reader, config(reader, 64, 1)))
+        tiles = ((writer, "64x64-c1x1"), (product, tile), (reader, "64x64-c1x1"))
+        wanted = [(problem, config_of(problem, tile)) for problem, tile in tiles]
         made = make_kernels(wanted, matrix.device, programmatic=programmatic)
         kernels = dict(zip(("writer", "product", "reader"), made, strict=True))
         values = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from fp8gemm.dense import device_chip
 from fp8gemm.families.dense import DenseKernel, kernel_request
 from fp8gemm.jit.build import build_many
 from fp8gemm.scales import mn_major_pitch, to_mn_major
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.config import TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import select_config
 from tests.cases import Case
@@ -99,6 +100,14 @@ def build_chosen(problems: Iterable[Problem], device: torch.device) -> None:
 def configs_of(problem: Problem) -> list[TileConfig]:
     """Every config that a problem's kernel may have."""
     return list(candidate_configs(problem.store, problem.output, problem.scaling))
+
+
+def config_of(problem: Problem, tile: str) -> TileConfig:
+    """The config of any tile and cluster for a problem's kernel, a candidate or not; named as in a tuned table."""
+    block_m, block_n, *cluster = map(int, re.fullmatch(r"(\d+)x(\d+)-c(\d)x(\d)", tile).groups())
+    config = deepest_config(block_m, block_n, *cluster, problem.store, problem.output, problem.scaling)
+    assert config is not None, f"{tile}: no legal config"
+    return config
 
 
 def make_kernels(

@@ -1,0 +1,131 @@
+"""``fp8gemm explain``: why a product gets the tile config that it gets, as a table or a JSON object. Needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+from fp8gemm.benchmark.command import parse_positive
+from fp8gemm.errors import InputError
+from fp8gemm.tuning.explain import Explanation, explain_choice
+from fp8gemm.tuning.hopper import CHIPS, named_chip
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.terms import Row, Value
+
+SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
+WIDTH = 140
+"""Columns of the table with the default number of runners-up; formulas are wrapped to keep to it."""
+
+_LEAST_FORMULA = 20
+_GAP = "  "
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``run`` reads."""
+    for name in "mnk":
+        parser.add_argument(name, type=_size(name), metavar=name.upper())
+    parser.add_argument("--chip", choices=CHIPS, default="h200", help="default h200")
+    parser.add_argument("--runners-up", type=_count, default=4, metavar="COUNT", help="default 4")
+    parser.add_argument(
+        "--output", choices=[kind.value for kind in OutputType], default="bfloat16", help="default bfloat16"
+    )
+    parser.add_argument(
+        "--scaling", choices=[kind.value for kind in Scaling], default="1d2d", help="B by blocks (default) or by rows"
+    )
+    parser.add_argument("--batch-invariant", action="store_true", help="choose as the batch-invariant mode does")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the derivation. 0."""
+    output = OutputType(options.output)
+    problem = Problem(
+        options.m,
+        options.n,
+        options.k,
+        output,
+        # What a new output gets; a strided one takes predicated stores.
+        StoreKind.PREDICATED if options.n * output.bytes % 16 else StoreKind.TMA,
+        Scaling(options.scaling),
+        batch_invariant=options.batch_invariant,
+    )
+    explanation = explain_choice(problem, named_chip(options.chip), options.runners_up)
+    print(json.dumps(explanation.as_json(), indent=1) if options.json else "\n".join(lines(explanation)))
+    return 0
+
+
+def lines(explanation: Explanation) -> Iterator[str]:
+    """The derivation for people: facts, a column per config, and what follows from them."""
+    problem = explanation.problem
+    mode = ", batch-invariant" if problem.batch_invariant else ""
+    yield (
+        f"M = {problem.m}, N = {problem.n}, K = {problem.k}: {problem.output.value} output, B scaled "
+        f"{problem.scaling.value}{mode}, on {explanation.chip.name}"
+    )
+    yield from _table(explanation.facts)
+    yield from _table(explanation.rows, [config.label.partition("-")[::2] for config in explanation.configs])
+    yield ""
+    for sentence in explanation.verdict:
+        yield from textwrap.wrap(sentence, WIDTH, break_on_hyphens=False)
+
+
+def figure(value: Value) -> str:
+    """A value as the table shows it: whole numbers whole, others to a few digits, huge ones with exponent."""
+    if isinstance(value, str):
+        return value
+    size = abs(value)
+    if size >= 1e12:
+        return f"{value:.3e}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    digits = 0 if size >= 1e4 else 1 if size >= 100 else 2 if size >= 1 or size == 0 else 4
+    return f"{value:,.{digits}f}"
+
+
+def _table(rows: Sequence[Row], titles: Sequence[tuple[str, ...]] = ()) -> Iterator[str]:
+    """Rows under their groups' names. A config's title is the first and the second half of its label, one a line."""
+    cells = [[figure(value) for value in row.values] for row in rows]
+    names = max(len(row.name) for row in rows)
+    units = max(len(row.unit) for row in rows)
+    columns = [max(map(len, column)) for column in zip(*cells, *zip(*titles, strict=True), strict=True)]
+    used = 2 + names + sum(len(_GAP) + width for width in (*columns, units)) + len(_GAP)
+    room = max(WIDTH - used, _LEAST_FORMULA)
+
+    def line(name: str, values: Sequence[str], unit: str = "", formula: str = "") -> str:
+        aligned = (f"{value:>{width}}" for value, width in zip(values, columns, strict=True))
+        return _GAP.join([f"  {name:<{names}}", *aligned, f"{unit:<{units}}", formula]).rstrip()
+
+    if titles:
+        yield ""
+        yield line("winner first", [title[0] for title in titles])
+        yield line("", [title[1] for title in titles])
+    group = None
+    for row, values in zip(rows, cells, strict=True):
+        if row.group != group:
+            group = row.group
+            yield from ("", group)
+        first, *more = textwrap.wrap(row.formula, room) or [""]
+        yield line(row.name, values, row.unit, first)
+        yield from (line("", [""] * len(columns), "", part) for part in more)
+
+
+def _size(name: str) -> Callable[[str], int]:
+    """Parses M, N or K, and refuses what is impossible whatever the other two are."""
+
+    def parse(text: str) -> int:
+        sizes = {"m": 1, "n": 1, "k": 16, name: parse_positive(text)}
+        try:
+            Problem(sizes["m"], sizes["n"], sizes["k"])
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return sizes[name]
+
+    return parse
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
+    return int(text)

@@ -1,0 +1,1 @@
+"""``fp8gemm tune``: time the candidates of shapes on a GPU, judge the choice, fill a tuned table. See ``command``."""

@@ -1,0 +1,160 @@
+"""Why a tile config is chosen: the derivation of the winner and of those that come after it, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import takewhile
+from typing import Any
+
+from fp8gemm.errors import InputError
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.model import Cost, predict
+from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.select import ranked_configs, rounded, why_last
+from fp8gemm.tuning.table import NO_TABLES
+from fp8gemm.tuning.terms import Row, Value, config_rows, cost_unit, fact_rows
+
+Costs = Mapping[TileConfig, Cost]
+
+MODEL, TABLE = "model", "table"
+"""Where a choice can come from: it has the least predicted cost, or a tuned table names another config than that."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The derivation of one choice.
+
+    Attributes:
+        problem, chip: what it was made for.
+        legal: how many configs there were to choose from.
+        source: ``MODEL`` or ``TABLE``.
+        configs: the winner, and the best of the others by prediction.
+        costs: theirs, with M counted as the choice counts it.
+        facts: rows of one value, of the problem and the chip.
+        rows: rows of one value per config.
+        verdict: sentences: what bounds the problem; where the choice comes from and its largest term; what the first
+            config that is predicted slower loses to.
+    """
+
+    problem: Problem
+    chip: Chip
+    legal: int
+    source: str
+    configs: tuple[TileConfig, ...]
+    costs: tuple[Cost, ...]
+    facts: tuple[Row, ...]
+    rows: tuple[Row, ...]
+    verdict: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, in types that JSON has."""
+        return {
+            "problem": {name: getattr(value, "value", value) for name, value in vars(self.problem).items()},
+            "chip": asdict(self.chip),
+            "legal_configs": self.legal,
+            "source": self.source,
+            "configs": [{"label": config.label, **asdict(config)} for config in self.configs],
+            "facts": [asdict(row) for row in self.facts],
+            "terms": [asdict(row) for row in self.rows],
+            "verdict": list(self.verdict),
+        }
+
+
+def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explanation:
+    """Derive the choice for a problem, beside ``runners_up`` others or as many as there are.
+
+    Raises:
+        InputError: M is 0, for which nothing is launched.
+    """
+    if problem.m < 1:
+        raise InputError(f"expected M >= 1, since nothing is launched without rows, got M = {problem.m}")
+    counted = rounded(problem)
+    costs = {config: predict(counted, config, chip) for config in ranked_configs(problem, chip)}
+    winner, least = next(iter(costs)), ranked_configs(problem, chip, NO_TABLES)[0]
+    shown = tuple(costs)[: 1 + max(runners_up, 0)]
+    shown_costs = tuple(costs[config] for config in shown)
+    facts = tuple(fact_rows(problem, counted, chip))
+    if winner != least:
+        choice = [_measured(winner, least, costs)]
+    else:
+        ties = list(takewhile(lambda config: costs[config].total_us == costs[winner].total_us, shown[1:]))
+        losers = shown[1 + len(ties) :]
+        choice = [
+            _predicted(winner, costs, chip),
+            *_tied(ties),
+            *(_lost(counted, winner, loser, costs, chip) for loser in losers[:1]),
+        ]
+    return Explanation(
+        problem=problem,
+        chip=chip,
+        legal=len(costs),
+        source=MODEL if winner == least else TABLE,
+        configs=shown,
+        costs=shown_costs,
+        facts=facts,
+        rows=tuple(config_rows(problem, chip, shown, shown_costs)),
+        verdict=(_bound({fact.name: fact.values[0] for fact in facts}), *choice),
+    )
+
+
+def _bound(facts: Mapping[str, Value]) -> str:
+    have, need, tensor, dram = (
+        float(facts[name]) for name in ("intensity", "chip_intensity", "tensor_bound", "dram_bound")
+    )
+    limit = "the tensor cores are the limit" if tensor >= dram else "memory is the limit"
+    return f"{have:,.1f} FLOP per byte where the chip has {need:,.1f}: {limit}, {max(tensor, dram):,.2f} us at best."
+
+
+def _measured(winner: TileConfig, least: TileConfig, costs: Costs) -> str:
+    return (
+        f"{winner.label} was measured, from a table; {_us(costs[winner].total_us)} are predicted for it. "
+        f"The model alone would choose {least.label}, predicted {_us(costs[least].total_us)}."
+    )
+
+
+def _predicted(winner: TileConfig, costs: Costs, chip: Chip) -> str:
+    total, parts = costs[winner].total_us, _parts(costs[winner], chip)
+    largest = max(parts, key=lambda name: parts[name])
+    return (
+        f"{winner.label} has the least predicted cost of {len(costs)} legal configs, {_us(total)}; "
+        f"its largest term is {largest}, {_us(parts[largest])} ({parts[largest] / total:.0%})."
+    )
+
+
+def _tied(configs: Sequence[TileConfig]) -> Iterator[str]:
+    if configs:
+        labels = ", ".join(config.label for config in configs)
+        yield f"As long is predicted for {labels}: of equals the first in the order of candidates is taken."
+
+
+def _lost(problem: Problem, winner: TileConfig, loser: TileConfig, costs: Costs, chip: Chip) -> str:
+    more = costs[loser].total_us - costs[winner].total_us
+    if more <= 0:
+        return f"{loser.label} is predicted no slower, but {why_last(problem, loser, chip)}."
+    own = _parts(costs[winner], chip)
+    excess = {name: us - own[name] for name, us in _parts(costs[loser], chip).items()}
+    worst = sorted((name for name in excess if excess[name] > 0), key=lambda name: -excess[name])[:2]
+    why = ", ".join(f"{name} is {_us(excess[name])} longer" for name in worst) or "no single term is longer"
+    return f"{loser.label} loses by {_us(more)} ({more / costs[winner].total_us:.1%}): {why}."
+
+
+def _us(value: float) -> str:
+    return f"{value:,.2f} us"
+
+
+def _parts(cost: Cost, chip: Chip) -> dict[str, float]:
+    """What a total is made of, in microseconds.
+
+    These are the terms that the model marks as parts, else those in microseconds, else all that are times.
+    """
+    terms = [term for term in fields(Cost) if term.name != "total_us"]
+    marked = [term for term in terms if term.metadata.get("part")]
+    in_us = [term for term in terms if cost_unit(term) == "us"]
+    chosen = marked or (in_us if len(in_us) > 1 else [term for term in terms if cost_unit(term) in ("us", "cycles")])
+    return {
+        term.name.removesuffix("_us").removesuffix("_cycles").replace("_", " "): float(getattr(cost, term.name))
+        / (chip.max_clock_mhz if cost_unit(term) == "cycles" else 1.0)
+        for term in chosen
+    }

@@ -1,0 +1,232 @@
+"""Tuned tables: what was measured on a chip, and overrides what the model predicts.
+
+A table is a JSON file. Its heading names the GPU, the chip (a name of `fp8gemm.tuning.hopper.CHIPS`) and the SMs it was
+measured with, the date and the method; it holds for that chip with that many SMs and no other. Each entry says which
+tile was fastest for one M, N, K, scaling and size of the output's elements. It holds for every M that rounds up to the
+same multiple of 64 rows, the step in which choices are made, and for no other M; for every C, bias and kind of store;
+and never for a batch-invariant product.
+
+A config is named by its tile, without the stages: those are what fits, which depends on the kind of store. An entry
+whose tile is no candidate is passed over, so that a table outlives changes to the candidates.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fp8gemm import settings
+from fp8gemm.errors import InputError
+from fp8gemm.tuning.config import WAVE_ROWS, TileConfig
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.problem import Problem, Scaling
+
+SCHEMA = 1
+SHIPPED = Path(__file__).parent / "tables"
+
+Key = tuple[int, int, int, str, int]
+"""M in whole steps, N, K, scaling, bytes of an output element."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was fastest for a shape.
+
+    Attributes:
+        m, n, k: the shape that was measured.
+        tile: name of the tile, as `tile_of` gives it.
+        us: microseconds per call that were measured.
+        model_us: the same of the model's choice, for people.
+        scaling: value of a `Scaling`.
+        output_bytes: of an element of the output.
+    """
+
+    m: int
+    n: int
+    k: int
+    tile: str
+    us: float
+    model_us: float | None = None
+    scaling: str = Scaling.BLOCK.value
+    output_bytes: int = 2
+
+    @property
+    def key(self) -> Key:
+        """What the entry is found by."""
+        return -(-self.m // WAVE_ROWS) * WAVE_ROWS, self.n, self.k, self.scaling, self.output_bytes
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file.
+
+    Attributes:
+        gpu: the device's name, for people.
+        chip, num_sms: the chip that the table holds for.
+        date: of the newest measurement.
+        method: how it was measured, for people.
+        entries: one per key.
+    """
+
+    gpu: str
+    chip: str
+    num_sms: int
+    date: str
+    method: str
+    entries: tuple[Entry, ...] = ()
+
+    def as_text(self) -> str:
+        """JSON with a line per entry, sorted, so that two versions can be compared."""
+        heading = {"schema": SCHEMA, **asdict(self)}
+        del heading["entries"]
+        entries = sorted(self.entries, key=lambda entry: (entry.key[1:], entry.m))
+        rows = ",\n".join(f"  {json.dumps(asdict(entry))}" for entry in entries)
+        return json.dumps(heading, indent=1)[:-2] + ',\n "entries": [' + (f"\n{rows}\n " if rows else "") + "]\n}\n"
+
+
+class Tables:
+    """Tables in order, the strongest first. Equal only to itself, so that what is cached for it is found at once."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        self._by_chip: dict[tuple[str, int], list[dict[Key, str]]] = {}
+        for table in tables:
+            known = self._by_chip.setdefault((table.chip, table.num_sms), [])
+            known.append({entry.key: entry.tile for entry in table.entries})
+
+    def config(self, problem: Problem, chip: Chip, candidates: Sequence[TileConfig]) -> TileConfig | None:
+        """What the tables say: of the candidates the one that the first table with such an entry names, or None."""
+        known = self._by_chip.get((chip.name, chip.num_sms))
+        if known is None or problem.batch_invariant:
+            return None
+        key = (problem.m, problem.n, problem.k, problem.scaling.value, problem.output.bytes)
+        for tiles in known:
+            tile = tiles.get(key)
+            for config in candidates if tile else ():
+                if tile_of(config) == tile:
+                    return config
+        return None
+
+
+NO_TABLES = Tables(())
+"""For the model's own choice."""
+
+
+def tables_in_force() -> Tables:
+    """The user's tables, as the settings list them, and then the shipped ones. Each file is read once per process.
+
+    Raises:
+        InputError: a file cannot be read, or is no tuned table.
+    """
+    return _load(settings.current().tables)
+
+
+def forget_tables() -> None:
+    """Read the files again when they are next needed."""
+    _load.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _load(paths: tuple[Path, ...]) -> Tables:
+    return Tables([*map(read_table, paths), *_shipped()])
+
+
+@cache
+def _shipped() -> tuple[Table, ...]:
+    return tuple(read_table(path) for path in sorted(SHIPPED.glob("*.json")))
+
+
+def tile_of(config: TileConfig) -> str:
+    """Name of a config's tile: its label without the stages."""
+    return tile_of_label(config.label)
+
+
+def tile_of_label(label: str) -> str:
+    """``256x128-s4-c2x1`` to ``256x128-c2x1``."""
+    return "-".join(part for part in label.split("-") if not (part[:1] == "s" and part[1:].isdigit()))
+
+
+def read_table(path: Path) -> Table:
+    """Read a file.
+
+    Raises:
+        InputError: it cannot be read, or is no tuned table.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: expected a tuned table, got {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: expected a tuned table in JSON, got {error}") from error
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        schema = found.get("schema") if isinstance(found, dict) else None
+        raise InputError(f'{path}: expected a tuned table with "schema": {SCHEMA}, got schema {schema!r}')
+    rows = found.pop("entries", None)
+    if not isinstance(rows, list):
+        raise InputError(f'{path}: expected "entries" to be a list, got {rows!r:.80}')
+    del found["schema"]
+    entries = tuple(_checked(Entry, row, path, index) for index, row in enumerate(rows))
+    keys: dict[Key, int] = {}
+    for index, entry in enumerate(entries):
+        first = keys.setdefault(entry.key, index)
+        if first != index:
+            raise InputError(
+                f"{path}: expected one entry for each step of {WAVE_ROWS} rows, got entries {first} and {index} for "
+                f"M = {entry.m}, N = {entry.n}, K = {entry.k}"
+            )
+    return _checked(Table, found | {"entries": entries}, path)
+
+
+def write_table(path: Path, table: Table) -> None:
+    """Replace a file in one step."""
+    replace_text(path, table.as_text())
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Make a file have this text; a reader sees the old one or the new one, and a crash leaves one of them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    os.replace(draft, path)
+
+
+def _checked(kind: type[_T], found: Any, path: Path, index: int | None = None) -> _T:
+    """An `Entry` or a `Table` from JSON, each field of its declared type."""
+    try:
+        if not isinstance(found, dict):
+            raise InputError(f"expected an object, got {found!r:.80}")
+        try:
+            made = kind(**found)
+        except TypeError:  # a field too many or too few
+            names = ", ".join(name for name, _, _ in _RULES[kind])
+            raise InputError(f"expected the fields {names}, got {', '.join(found) or 'none'}") from None
+        for name, expected, allowed in _RULES[kind]:
+            value = getattr(made, name)
+            # An exact type: JSON's true is no number. A comparison that NaN fails too.
+            if type(value) not in allowed or (type(value) in (int, float) and not 0 < value < float("inf")):
+                raise InputError(f"expected {name} to be {expected}, got {value!r:.80}")
+        if isinstance(made, Entry) and made.scaling not in _SCALINGS:
+            raise InputError(f"expected scaling to be one of {', '.join(_SCALINGS)}, got {made.scaling!r}")
+    except InputError as error:
+        raise InputError(f"{path}: {'' if index is None else f'entry {index}: '}{error}") from None
+    return made
+
+
+_SCALINGS = tuple(scaling.value for scaling in Scaling)
+_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "int": ("a positive whole number", (int,)),
+    "float": ("a positive number", (int, float)),
+    "float | None": ("a positive number or null", (int, float, type(None))),
+    "str": ("a string", (str,)),
+}
+_RULES: dict[type, list[tuple[str, str, tuple[type, ...]]]] = {
+    kind: [(field.name, *_TYPES[str(field.type)]) for field in fields(kind) if field.type in _TYPES]
+    for kind in (Entry, Table)
+}
+"""Name, expected value and types of each field whose value JSON holds as it is."""

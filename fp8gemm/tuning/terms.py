@@ -1,0 +1,126 @@
+"""The figures that a tile choice is derived from, each with its unit and its formula: rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, dataclass, fields
+from typing import Any
+
+from fp8gemm.tuning.config import TileConfig, shared_bytes
+from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, TENSOR_MACS_PER_CYCLE, Chip
+from fp8gemm.tuning.model import Cost
+from fp8gemm.tuning.problem import Problem
+
+Value = int | float | str
+
+FACTS = "problem and chip"
+TILE = "tile and registers"
+SHARED = "shared memory and stages"
+OUTPUT = "tiles of the output"
+COST = "predicted cost"
+"""Groups of rows. Terms of the model name their own; those that do not belong to the last."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One term.
+
+    Attributes:
+        group: what it belongs to.
+        name: the name that formulas call it by.
+        unit: of its values; empty for plain numbers and words.
+        formula: how it comes about, or what it is.
+        values: one per config, the winner's first; one alone if it does not depend on the config.
+    """
+
+    group: str
+    name: str
+    unit: str
+    formula: str
+    values: tuple[Value, ...]
+
+
+def fact_rows(problem: Problem, counted: Problem, chip: Chip) -> Iterator[Row]:
+    """What does not depend on the config. ``counted`` is the problem as the choice counts its rows."""
+    flops_per_us = 2.0 * TENSOR_MACS_PER_CYCLE * chip.num_sms * chip.max_clock_mhz
+    facts: list[tuple[str, str, str, Value]] = [
+        ("counted_m", "rows", "M in whole waves of 64 rows, as choice and costs count it", counted.m),
+        ("k_blocks", "", "ceil(K / 128)", problem.k_blocks),
+        ("flops", "FLOP", "2 * M * N * K", problem.flops),
+        ("bytes", "bytes", "operands and scales read once, the output written once", problem.bytes),
+        ("store", "", "tma if rows of the packed output are multiples of 16 bytes", problem.store.value),
+        ("num_sms", "", "of the chip", chip.num_sms),
+        ("l2_bytes", "bytes", "of the chip", chip.l2_bytes),
+        (
+            "tensor_rate",
+            "TFLOPS",
+            f"2 * {TENSOR_MACS_PER_CYCLE} * num_sms at {chip.max_clock_mhz:g} MHz",
+            flops_per_us / 1e6,
+        ),
+        ("dram_rate", "TB/s", "that a copy reaches", chip.dram_bytes_per_us / 1e6),
+        ("intensity", "FLOP/byte", "flops / bytes", problem.flops / problem.bytes),
+        ("chip_intensity", "FLOP/byte", "tensor_rate / dram_rate", flops_per_us / chip.dram_bytes_per_us),
+        ("tensor_bound", "us", "flops / tensor_rate", problem.flops / flops_per_us),
+        (
+            "dram_bound",
+            "us",
+            "bytes / dram_rate; none is faster than the longer of both",
+            problem.bytes / chip.dram_bytes_per_us,
+        ),
+    ]
+    for name, unit, formula, value in facts:
+        yield Row(FACTS, name, unit, formula, (value,))
+
+
+def config_rows(problem: Problem, chip: Chip, configs: Sequence[TileConfig], costs: Sequence[Cost]) -> Iterator[Row]:
+    """What the configs are and what the model says of them, groups together; the model's word where both have one."""
+    rows = list(_cost_rows(costs))
+    of_model = {row.name for row in rows}
+    # All configs have the same rows, so the first values of each are one row, and so on.
+    for same in zip(*(_of_config(problem, config, chip) for config in configs), strict=True):
+        group, name, unit, formula, _ = same[0]
+        if name not in of_model:
+            rows.append(Row(group, name, unit, formula, tuple(value for *_, value in same)))
+    groups = dict.fromkeys([TILE, SHARED, OUTPUT, *(row.group for row in rows)])
+    for group in groups:
+        yield from (row for row in rows if row.group == group)
+
+
+def _of_config(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[tuple[str, str, str, str, Value]]:
+    """Group, name, unit, formula and value of each row."""
+    registers, stage = config.promotion_registers(problem.scaling), config.stage_bytes(problem.scaling)
+    shared, most = shared_bytes(config, problem.store, problem.output, problem.scaling), SHARED_BYTES_PER_CTA
+    tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
+    useful = 100 * problem.m * problem.n / (tiles * config.block_m * config.block_n)
+    resident = chip.num_sms // config.cluster_size * config.cluster_size
+
+    yield TILE, "tile", "", "block_m x block_n", f"{config.block_m}x{config.block_n}"
+    yield TILE, "warpgroups", "", "consumers along M x along N", f"{config.warpgroups_m}x{config.warpgroups_n}"
+    yield TILE, "threads", "", "128 per warpgroup, one of which loads", config.threads
+    yield TILE, "wave_cols", "columns", "of one WGMMA, of 64 rows", config.wave_cols
+    yield TILE, "promotion_registers", "a thread", "output sums, block sums of a wave, row scales of B", registers
+
+    yield SHARED, "stage_bytes", "bytes", "a K block of A and B with its row scales", stage
+    yield SHARED, "stages", "", "K blocks in flight", config.stages
+    yield SHARED, "ring_bytes", "bytes", "stages * stage_bytes", config.stages * stage
+    yield SHARED, "shared_bytes", "bytes", f"ring_bytes, staged output, barriers; at most {most}", shared
+    yield SHARED, "unused_bytes", "bytes", f"{most} - shared_bytes", most - shared
+
+    yield OUTPUT, "tiles", "", "ceil(M / block_m) * ceil(N / block_n)", tiles
+    yield OUTPUT, "useful_share", "%", "100 * M * N / (tiles * block_m * block_n)", useful
+    yield OUTPUT, "cluster", "CTAs", "along M (they share B) x along N", f"{config.cluster_m}x{config.cluster_n}"
+    yield OUTPUT, "resident_ctas", "", "num_sms in whole clusters", resident
+
+
+def _cost_rows(costs: Sequence[Cost]) -> Iterator[Row]:
+    for term in fields(Cost):
+        group, formula = str(term.metadata.get("group", COST)), str(term.metadata.get("formula", ""))
+        yield Row(group, term.name, cost_unit(term), formula, tuple(getattr(cost, term.name) for cost in costs))
+
+
+def cost_unit(term: Field[Any]) -> str:
+    """The unit that a term of the model names, or that its name ends in."""
+    known = term.metadata.get("unit")
+    if known is not None:
+        return str(known)
+    return next((unit for unit in ("us", "cycles") if term.name.endswith(f"_{unit}")), "")

@@ -1,0 +1,1 @@
+"""What `scripts/results.py` draws with matplotlib: pictures of one result file's content."""

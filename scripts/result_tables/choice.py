@@ -1,0 +1,101 @@
+"""How well tiles are chosen: the cost model on measured sweeps, and the choice over random shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibration.figures import in_order, m_class, regret_figures
+from calibration.report import off_by, percent
+
+from fp8gemm.benchmark.timing import geometric_mean
+from result_tables.markdown import MISSING, Result, source, table, whole
+
+BASELINE = "tensorwise"
+ALL = "all"
+
+
+def calibration(result: Result) -> list[str]:
+    """Error of the predicted times and regret of the choice, by part and class of M."""
+    several = len(result["parts"]) > 1
+    rows = [
+        [*[part["name"]] * several, name, *_errors(part["error"], name), *_regrets(part["regret"], name)]
+        for part in result["parts"]
+        for name in [ALL, *part["error"]["by_m"]]
+    ]
+    heads = ["M", "timings", "bias", "median error", "90 % within", "shapes", "regret", "95 % within", "worst"]
+    timings = sum(part["error"]["all"]["timings"] for part in result["parts"])
+    parts = ", ".join(f"{part['layers']} N x K{several * ' '}{several * part['name']}" for part in result["parts"])
+    selected = [
+        f"The choice of `select` itself, {part['name']} N x K: regret "
+        f"{', '.join(_regrets(part['selected'], ALL)[1:])} (mean, 95 % within, worst)."
+        for part in result["parts"]
+        if "all" in part.get("selected", {})
+    ]
+    return [
+        source(result, f"torch {result['torch']}", f"{whole(timings)} timings", parts),
+        "",
+        "Error: of the predicted time of every candidate at every shape; bias: geometric mean of predicted over "
+        "measured. Regret: time of the candidate predicted to be fastest over the fastest measured one's, less 1.",
+        "",
+        *table([*["N x K"] * several, *heads], rows),
+        *([""] * bool(selected) + selected),
+    ]
+
+
+def random_shapes(result: Result) -> list[str]:
+    """Regret of the choice, and its speed relative to cuBLASLt with a scale per tensor, by class of M."""
+    timed = [row for row in result["rows"] if row["choice"] in row["us"]]
+    classes = in_order([m_class(row["m"]) for row in timed])
+    rows = [_random_row(name, [row for row in timed if m_class(row["m"]) == name]) for name in classes]
+    missing = len(result["rows"]) - len(timed)
+    count = f"{whole(len(timed))} random shapes"
+    return [
+        source(result, f"torch {result['torch']}", count) + f" {result['method'][0].upper()}{result['method'][1:]}.",
+        "",
+        "Regret: time of the choice over the fastest measured candidate's, less 1. Speed: of the choice, and of the "
+        "fastest candidate, relative to `torch._scaled_mm` with one scale per tensor, above 1 where fp8gemm is faster.",
+        "",
+        *table(
+            [
+                "M",
+                "shapes",
+                "regret",
+                "95 % within",
+                "worst",
+                "speed",
+                "slowest",
+                "faster at",
+                "of the fastest candidate",
+            ],
+            [*rows, _random_row(ALL, timed)],
+        ),
+        *(["", f"Shapes at which the choice was not measured: {missing}."] if missing else []),
+    ]
+
+
+def _random_row(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    regrets = [row["us"][row["choice"]] / min(row["us"].values()) - 1 for row in rows]
+    cells = [name, *_regrets({ALL: regret_figures(regrets)}, ALL)]
+    compared = [row for row in rows if BASELINE in row.get("peers", {})]
+    if not compared:
+        return [*cells, *[MISSING] * 4]
+    speeds = [row["peers"][BASELINE] / row["us"][row["choice"]] for row in compared]
+    best = [row["peers"][BASELINE] / min(row["us"].values()) for row in compared]
+    faster = f"{sum(speed > 1 for speed in speeds)} of {len(speeds)}"
+    return [*cells, f"{geometric_mean(speeds):.2f}", f"{min(speeds):.2f}", faster, f"{geometric_mean(best):.2f}"]
+
+
+def _errors(error: dict[str, Any], name: str) -> list[str]:
+    each = _of(error, name)
+    within = (percent(off_by(each[key])) for key in ("median", "p90"))
+    return [whole(each["timings"]), f"{each['bias']:.2f}", *within]
+
+
+def _regrets(regret: dict[str, Any], name: str) -> list[str]:
+    each = _of(regret, name)
+    return [whole(each["shapes"]), *(percent(each[key]) for key in ("mean", "p95", "max"))]
+
+
+def _of(figures: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = figures[ALL] if name == ALL else figures["by_m"][name]
+    return found

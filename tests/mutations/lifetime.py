@@ -1,0 +1,59 @@
+"""Faults at the beginning and the end of a CTA, and between one grid and the next."""
+
+from __future__ import annotations
+
+from tests.mutations.mutant import RACE, Edit, Mutant, race
+
+_DENSE = "kernels/dense.cuh"
+_FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
+
+MUTANTS = (
+    race(
+        "barriers-used-before-they-are-there",
+        "the warps of a CTA do not wait for the one that initialises the barriers",
+        Edit(
+            _DENSE, "        synchronize();\n        ptx::wait_for_previous_grids();", "ptx::wait_for_previous_grids();"
+        ),
+    ),
+    race(
+        "cluster-not-joined-at-set-up",
+        "a CTA multicasts and arrives although the other may not have initialised its barriers",
+        Edit(
+            _DENSE,
+            "        synchronize();\n        ptx::wait_for_previous_grids();",
+            "__syncthreads();\n        ptx::wait_for_previous_grids();",
+        ),
+        sample="cluster_m",
+    ),
+    race(
+        "cluster-not-joined-at-tear-down",
+        "a CTA leaves while the other of its cluster may still arrive at its barriers",
+        Edit(
+            _DENSE,
+            "if constexpr (Shape::kClusterSize > 1) {\n            synchronize();\n        }\n    }",
+            "}",
+        ),
+        sample="cluster_m",
+    ),
+    Mutant(
+        "no-fence-after-barrier-init",
+        "nothing makes initialised barriers visible to the cluster and to the copy engine",
+        (Edit(_DENSE, "            ptx::fence_mbarrier_init();\n", ""),),
+        (),
+        gpu=False,
+        sample="cluster_m",
+        same_code="sm_90a has no instruction for this fence; the barrier that follows orders the initialisation",
+    ),
+    Mutant(
+        "previous-grids-not-awaited",
+        "a programmatic dependent reads its inputs without waiting for the grid that writes them",
+        (Edit("ptx/thread.cuh", '    asm volatile("griddepcontrol.wait;" ::: "memory");\n', ""),),
+        (
+            f"{_FAULT_15}[1d2d, 64x64, no cluster-1-our kernel-a]",
+            f"{_FAULT_15}[1d2d, 64x64, no cluster-1-our kernel-c]",
+        ),
+        RACE,
+        chaos=True,
+        may_survive="no kernel lets its dependents begin early, so they begin when all of its CTAs have ended",
+    ),
+)

@@ -1,0 +1,206 @@
+"""Faults of scales: whose they are, from which K block, and on which side of a border."""
+
+from __future__ import annotations
+
+from tests.mutations.mutant import FINISH, FINISHES, PROMOTE, Edit, Mutant, under
+
+_MULTIPLY, _BLOCK, _ROW = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/row_scales.cuh"
+_LOAD, _DENSE = "mainloop/load.cuh", "kernels/dense.cuh"
+
+_EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
+_LONG = ("tests/gpu/test_gemm.py::test_positive_data_over_long_k[7-2112-16384]",)
+_ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
+
+_RUN = "            multiplier.run(accumulators);\n"
+_FINISHED = "            const TileCoordinate finished = tile;\n"
+_NEXT = "            more = schedule.next(tile);\n"
+_BEGIN = "            if (more) {\n                multiplier.begin(tile);\n            }\n"
+
+_SCALES_OF_A = (
+    Mutant(
+        "scale-of-a-of-the-next-block",
+        "the scales of A come from one K block later",
+        (Edit(_LOAD, "map_scales_a_, full, row_a, k_block);", "map_scales_a_, full, row_a, k_block + 1);"),),
+        _EXACT,
+    ),
+    Mutant(
+        "rows-share-a-scale",
+        "the lower of a thread's two rows takes the scale of the upper, 8 rows above",
+        (Edit(_MULTIPLY, "{source[0], source[8]}", "{source[0], source[0]}"),),
+        _EXACT,
+    ),
+    Mutant(
+        "waves-share-scales",
+        "the second wave of 64 rows takes the scales of the first",
+        (Edit(_MULTIPLY, "[flight.stage][first_row_ + m * Shape::kWaveM]", "[flight.stage][first_row_]"),),
+        under("256x64", "256x128"),
+        sample="tall",
+    ),
+)
+
+_SCALES_OF_B = (
+    Mutant(
+        "scale-of-b-ignored",
+        "block sums are multiplied by the scale of A alone",
+        (
+            Edit(_BLOCK, "scales_a[0] * scale_b;", "scales_a[0];"),
+            Edit(_BLOCK, "scales_a[1] * scale_b;", "scales_a[1];"),
+        ),
+        _EXACT,
+    ),
+    Mutant(
+        "scale-of-b-of-the-next-block-in-k",
+        "the scales of B come from one K block later",
+        (Edit(_BLOCK, "__ldg(rows_[block] + k_block)", "__ldg(rows_[block] + (k_block + 1) % Shape::kNumKBlocks)"),),
+        _EXACT,
+    ),
+    Mutant(
+        "scale-of-b-of-the-next-block-in-n",
+        "the scales of B come from 128 rows of B further down",
+        (
+            Edit(
+                _BLOCK,
+                "minimum(col / kScaleBlock + block, kNumNBlocks - 1)",
+                "((col / kScaleBlock + block + 1) % kNumNBlocks)",
+            ),
+        ),
+        _EXACT,
+    ),
+    Mutant(
+        "scales-of-b-transposed",
+        "the matrix of B's scales is read as if it lay transposed",
+        (
+            Edit(_BLOCK, "kNumNBlocks - 1) * Shape::kNumKBlocks;", "kNumNBlocks - 1);"),
+            Edit(_BLOCK, "__ldg(rows_[block] + k_block)", "__ldg(rows_[block] + k_block * kNumNBlocks)"),
+        ),
+        _EXACT,
+    ),
+    Mutant(
+        "scales-of-b-not-fetched-anew",
+        "from the 64th K block on the scales of B are those of 32 blocks before",
+        (Edit(_BLOCK, "load(block, k_block + kThreadsPerWarp);", "load(block, k_block);"),),
+        _LONG,
+        sample="long",
+    ),
+    Mutant(
+        "row-scales-of-b-from-a",
+        "with row scales on both sides, those of B are read where those of A are",
+        (Edit(_ROW, "&stages_.scales.b[stage]", "&stages_.scales.a[stage]"),),
+        _ROWS,
+        sample="row",
+    ),
+    Mutant(
+        "row-scales-of-b-of-the-next-block",
+        "with row scales on both sides, those of B come from one K block later",
+        (Edit(_LOAD, "map_scales_b_, full, row_b, k_block);", "map_scales_b_, full, row_b, k_block + 1);"),),
+        _ROWS,
+        sample="row",
+    ),
+    Mutant(
+        "column-pair-swapped",
+        "the row scales of two neighbouring columns are exchanged",
+        (
+            Edit(_ROW, "factors.first[i] = pair.x;", "factors.first[i] = pair.y;"),
+            Edit(_ROW, "factors.second[i] = pair.y;", "factors.second[i] = pair.x;"),
+        ),
+        _ROWS,
+        sample="row",
+    ),
+    Mutant(
+        "columns-share-scales",
+        "all lanes take the row scales of the first pair of columns of eight",
+        (Edit(_ROW, "first_col_(first_col + ptx::lane_index() % 4 * 2)", "first_col_(first_col)"),),
+        _ROWS,
+        sample="row",
+    ),
+)
+
+_BORDERS = (
+    Mutant(
+        "border-a-step-late",
+        "the first columns past the border of two scale blocks take the scale of the block before",
+        (Edit(_BLOCK, "col >= border_);", "col > border_);"),),
+        under("128x112", "128x160"),
+        sample="border",
+    ),
+    Mutant(
+        "border-ignored",
+        "columns past the border of two scale blocks take the scale of the block before, as far as one may lie",
+        (Edit(_BLOCK, " || (col >= least_border && col >= border_);", ";"),),
+        under("64x192", "128x112"),
+        sample="border",
+    ),
+    Mutant(
+        "first-border-for-all",
+        "of the copies of the main loop the first serves every tile",
+        (Edit(_MULTIPLY, "if (scales_.border() > kLargest) {", "if (scales_.border() > kScaleBlock) {"),),
+        under("128x160"),
+        sample="border_copies",
+    ),
+    Mutant(
+        "second-block-is-the-first",
+        "columns on both sides of the border take the scales of the block before it",
+        (Edit(_BLOCK, "minimum(col / kScaleBlock + block, ", "minimum(col / kScaleBlock, "),),
+        under("128x256", "128x144"),
+        sample="border",
+    ),
+)
+
+_MOMENTS = (
+    Mutant(
+        "scales-of-the-other-wave",
+        "of two waves in flight each is promoted with the scales of the other",
+        (
+            Edit(_MULTIPLY, FINISH, FINISH.replace("_border,", "_border, flights[(wave + 1) % kInFlight].products,")),
+            Edit(_MULTIPLY, FINISHES, FINISHES.replace(" Flight&", " typename Scales::Products& products, Flight&")),
+            Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.products", "products")),
+        ),
+        under("128x128"),
+    ),
+    Mutant(
+        "long-chunk-scaled-as-the-first",
+        "every long chunk takes the weight scales of the first K blocks",
+        (Edit(_MULTIPLY, "multiply_chunk<kLongChunk>(k_block,", "multiply_chunk<kLongChunk>(0,"),),
+        under("128x128"),
+    ),
+    Mutant(
+        "short-chunk-scaled-as-the-first",
+        "every short chunk takes the weight scales of the first K blocks",
+        (Edit(_MULTIPLY, "multiply_chunk<kShortChunk>(k_block,", "multiply_chunk<kShortChunk>(0,"),),
+        under("128x128"),
+    ),
+    Mutant(
+        "scales-not-advanced-within-a-chunk",
+        "when the 32nd K block is in the middle of a long chunk, the weight scales stay those of the first 32",
+        (Edit(_MULTIPLY, "                    scales_.advance(k_block + kShortChunk);\n", ""),),
+        under("128x128"),
+        sample="long",
+    ),
+    Mutant(
+        "scales-not-advanced-before-a-chunk",
+        "when a chunk begins at the 32nd K block, the weight scales stay those of the first 32",
+        (Edit(_MULTIPLY, "        scales_.advance(k_block);\n", ""),),
+        under("128x128"),
+        sample="long",
+    ),
+    Mutant(
+        "scales-of-the-first-tile-kept",
+        "all tiles of a CTA take the weight scales of its first",
+        (Edit(_DENSE, f"{_NEXT}{_BEGIN}", _NEXT),),
+        under("128x128", "128x160"),
+    ),
+    Mutant(
+        "scales-of-the-tile-before",
+        "a CTA's tiles take the weight scales of the tile before",
+        (Edit(_DENSE, f"{_NEXT}{_BEGIN}", f"{_NEXT}{_BEGIN}".replace("begin(tile)", "begin(finished)")),),
+        under("128x128", "128x160"),
+    ),
+    Mutant(
+        "scales-of-the-tile-after",
+        "the weight scales of the next tile are asked for before this tile has used its own",
+        (Edit(_DENSE, f"{_RUN}{_FINISHED}{_NEXT}{_BEGIN}", f"{_FINISHED}{_NEXT}{_BEGIN}{_RUN}"),),
+        under("128x128", "128x160"),
+    ),
+)
+
+MUTANTS = _SCALES_OF_A + _SCALES_OF_B + _BORDERS + _MOMENTS

@@ -1,0 +1,268 @@
+"""Tuned tables: what an entry holds for and what not, who wins, and that lists of kernels stay exact under one."""
+
+from __future__ import annotations
+
+import itertools
+import timeit
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8gemm import settings
+from fp8gemm.tuning import table
+from fp8gemm.tuning.config import TileConfig, candidate_configs, is_for_few_rows
+from fp8gemm.tuning.hopper import CHIPS, named_chip
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.select import (
+    config_by_m,
+    eligible_configs,
+    enumerate_configs,
+    ranked_configs,
+    select,
+    select_config,
+    why_last,
+)
+from fp8gemm.tuning.table import NO_TABLES, Entry, Table, Tables, read_table, tile_of, write_table
+
+H200 = named_chip("h200")
+N, K = 7168, 2048
+PROBLEM = Problem(777, N, K)
+CANDIDATES = list(candidate_configs(StoreKind.TMA))
+HEADING = {"gpu": "NVIDIA H200", "chip": "h200", "num_sms": 132, "date": "2026-01-01", "method": "by hand"}
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The directory that stands for the shipped tables; it is empty."""
+    table._shipped.cache_clear()
+    table.forget_tables()
+    monkeypatch.setattr(table, "SHIPPED", tmp_path / "shipped")
+    yield tmp_path / "shipped"
+    table._shipped.cache_clear()
+    table.forget_tables()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a table with these entries to a new file."""
+    count = itertools.count()
+
+    def new(*entries: Entry, path: Path | None = None, **heading: Any) -> Path:
+        path = path or tmp_path / f"table-{next(count)}.json"
+        write_table(path, Table(**{**HEADING, **heading}, entries=entries))
+        return path
+
+    return new
+
+
+def slow_config(problem: Problem = PROBLEM) -> TileConfig:
+    """One that no model would choose."""
+    return eligible_configs(problem, H200, NO_TABLES)[-1]
+
+
+def entry(problem: Problem = PROBLEM, config: TileConfig | None = None, **changes: Any) -> Entry:
+    tile = tile_of(config or slow_config(problem))
+    return replace(Entry(problem.m, problem.n, problem.k, tile, 12.5), **changes)
+
+
+def test_every_shipped_table_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    paths = sorted(table.SHIPPED.glob("*.json"))
+    assert paths
+    tiles = {scaling.value: set(map(tile_of, candidate_configs(StoreKind.TMA, scaling=scaling))) for scaling in Scaling}
+    for path in paths:
+        found = read_table(path)
+        chip = CHIPS[path.stem]
+        assert (found.chip, found.num_sms) == (chip.name, chip.num_sms)
+        assert found.as_text() == path.read_text()
+        assert [one for one in found.entries if one.tile not in tiles[one.scaling]] == [], "no candidate: tune again"
+
+
+@pytest.mark.parametrize("store", StoreKind)
+@pytest.mark.parametrize("scaling", Scaling)
+def test_a_tile_names_one_candidate(store: StoreKind, scaling: Scaling) -> None:
+    for output in OutputType:
+        tiles = [tile_of(config) for config in candidate_configs(store, output, scaling)]
+        assert len(set(tiles)) == len(tiles)
+    assert tile_of(TileConfig(256, 128, 4, cluster_m=2)) == "256x128-c2x1"
+
+
+def test_an_entry_holds_for_its_step_of_m_and_no_other(write: Write) -> None:
+    slow = slow_config()
+    with settings.scope(tables=[write(entry())]):
+        assert {select(m, N, K) for m in (769, 777, 832)} == {slow}
+        for m, n, k in ((768, N, K), (833, N, K), (777, N + 64, K), (777, N, K + 128), (N, 777, K)):
+            assert select(m, n, k) == select_config(Problem(m, n, k), H200, NO_TABLES)
+
+
+def test_the_rest_of_the_ranking_is_the_models(write: Write) -> None:
+    model = list(ranked_configs(PROBLEM, H200, NO_TABLES))
+    with settings.scope(tables=[write(entry(config=model[5]))]):
+        assert list(ranked_configs(PROBLEM, H200)) == [model[5], *model[:5], *model[6:]]
+        assert list(ranked_configs(PROBLEM, H200, NO_TABLES)) == model
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(PROBLEM, output=OutputType.FLOAT16),
+        replace(PROBLEM, c=Addend.FLOAT32, bias=Addend.BFLOAT16),
+        replace(PROBLEM, store=StoreKind.PREDICATED),
+        replace(PROBLEM, store=StoreKind.PREDICATED, c=Addend.BFLOAT16),
+    ],
+)
+def test_an_entry_holds_for_every_store_and_term_with_the_stages_that_fit(problem: Problem, write: Write) -> None:
+    small = next(config for config in CANDIDATES if tile_of(config) == "128x192-c1x1")
+    with settings.scope(tables=[write(entry(config=small))]):
+        found = select_config(problem, H200)
+    assert tile_of(found) == tile_of(small)
+    assert found in candidate_configs(problem.store, problem.output, problem.scaling)
+    assert (found.stages > small.stages) == (problem.store is StoreKind.PREDICATED)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(PROBLEM, output=OutputType.FLOAT32),
+        replace(PROBLEM, scaling=Scaling.ROW),
+        replace(PROBLEM, batch_invariant=True),
+    ],
+)
+def test_an_entry_holds_for_no_other_kind_of_product(problem: Problem, write: Write) -> None:
+    with settings.scope(tables=[write(entry())]):
+        assert ranked_configs(problem, H200) == ranked_configs(problem, H200, NO_TABLES)
+
+
+def test_an_entry_cannot_bring_a_config_that_the_choice_may_not_fall_on(write: Write) -> None:
+    """Or one weight would need more kernels than are promised."""
+    few_rows = next(config for config in CANDIDATES if is_for_few_rows(config))
+    for m, chosen in ((64, True), (777, False)):
+        with settings.scope(tables=[write(entry(replace(PROBLEM, m=m), few_rows))]):
+            assert (tile_of(select(m, N, K)) == tile_of(few_rows)) == chosen
+
+
+def test_other_kinds_have_entries_of_their_own(write: Write) -> None:
+    problem = replace(PROBLEM, scaling=Scaling.ROW, output=OutputType.FLOAT32)
+    slow = slow_config(problem)
+    path = write(entry(config=slow, scaling=problem.scaling.value, output_bytes=4))
+    with settings.scope(tables=[path]):
+        assert select_config(problem, H200) == slow
+        assert select_config(PROBLEM, H200) == select_config(PROBLEM, H200, NO_TABLES)
+
+
+def test_a_table_holds_for_its_chip(write: Write) -> None:
+    slow = slow_config()
+    with settings.scope(tables=[write(entry())]):
+        for chip in (*(named_chip(name) for name in CHIPS if name != "h200"), replace(H200, num_sms=131)):
+            assert select_config(PROBLEM, chip) == select_config(PROBLEM, chip, NO_TABLES)
+        assert select_config(PROBLEM, replace(H200, l2_bytes=1)) == slow
+    with settings.scope(tables=[write(entry(), num_sms=131)]):
+        assert select_config(PROBLEM, replace(H200, num_sms=131)) == slow
+
+
+def test_the_first_table_that_knows_a_shape_decides_and_the_shipped_ones_are_last(
+    write: Write, nothing_shipped: Path
+) -> None:
+    *_, third, second, first = eligible_configs(PROBLEM, H200, NO_TABLES)
+    one, two = write(entry(config=first)), write(entry(config=second))
+    other = write(entry(m=1, config=first))
+    write(entry(config=third), path=nothing_shipped / "h200.json")
+    orders = {(): third, (one, two): first, (two, one): second, (other, two): second, (other,): third}
+    for paths, expected in orders.items():
+        with settings.scope(tables=paths):
+            assert select(777, N, K) == expected
+
+
+def test_a_tile_that_is_no_candidate_is_passed_over(write: Write) -> None:
+    stale, slow = write(entry(tile="384x384-c1x1")), slow_config()
+    with settings.scope(tables=[stale]):
+        assert select(777, N, K) == select_config(PROBLEM, H200, NO_TABLES)
+    with settings.scope(tables=[stale, write(entry())]):
+        assert select(777, N, K) == slow
+
+
+tuned = st.lists(st.tuples(st.integers(1, 2000), st.sampled_from(CANDIDATES)), max_size=12)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@given(
+    entries=tuned,
+    m=st.integers(1, 2200),
+    nk=st.sampled_from([(N, K), (100, 112), (24576, 1536)]),
+    chip=st.sampled_from(["h200", "h20"]),
+)
+@hypothesis.example(entries=[(64, CANDIDATES[-1])], m=1, nk=(N, K), chip="h200")
+@hypothesis.example(entries=[(129, CANDIDATES[-1])], m=128, nk=(N, K), chip="h200")
+@hypothesis.example(entries=[(2000, CANDIDATES[-1])], m=64, nk=(N, K), chip="h200")
+@hypothesis.example(entries=[(64, CANDIDATES[-1])], m=2000, nk=(N, K), chip="h200")
+def test_lists_of_kernels_are_exact_under_a_table(
+    entries: list[tuple[int, TileConfig]], m: int, nk: tuple[int, int], chip: str
+) -> None:
+    """``m`` is the largest: entries lie below and above it."""
+    by_step = {-(-rows // 64): config for rows, config in entries}
+    rows = [entry(Problem(64 * step, *nk), config) for step, config in by_step.items()]
+    force = Tables([Table(**HEADING, entries=tuple(rows))])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fp8gemm.tuning.select.tables_in_force", lambda: force)
+        chosen = [select(each, *nk, chip=chip) for each in range(1, m + 1)]
+        assert list(enumerate_configs(*nk, m, chip=chip)) == list(dict.fromkeys(chosen))
+        steps = config_by_m(Problem(m, *nk), named_chip(chip))
+    for each, config in enumerate(chosen, start=1):
+        assert config == next(config for largest, config in steps if each <= largest)
+        step = -(-each // 64)
+        if chip == "h200" and step in by_step and not why_last(Problem(64 * step, *nk), by_step[step], H200):
+            assert config == by_step[step]
+        else:
+            assert config == select_config(Problem(each, *nk), named_chip(chip), NO_TABLES)
+
+
+def test_the_choice_follows_the_settings(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, slow, path = select(777, N, K), slow_config(), write(entry())
+    for _ in range(2):
+        with settings.scope(tables=[path]):
+            assert select(777, N, K) == slow != model
+        assert select(777, N, K) == model
+    monkeypatch.setenv("FP8GEMM_TABLES", str(path))
+    try:
+        settings.reload()
+        assert select(777, N, K) == slow
+    finally:
+        monkeypatch.undo()
+        settings.reload()
+
+
+def test_a_file_is_read_once_and_again_when_asked_to(write: Write) -> None:
+    model, slow, path = select(777, N, K), slow_config(), write(entry())
+    with settings.scope(tables=[path]):
+        assert select(777, N, K) == slow
+        path.unlink()
+        assert (select(777, N, K), select(5, N, K)) == (slow, select_config(Problem(5, N, K), H200, NO_TABLES))
+        write(path=path)
+        table.forget_tables()
+        assert select(777, N, K) == model
+
+
+def test_a_choice_made_before_costs_next_to_nothing(write: Write) -> None:
+    """It is part of every launch. A quarter of this was measured."""
+    with settings.scope(tables=[write(entry())]):
+        select(777, N, K)
+        seconds = min(timeit.repeat(lambda: select(777, N, K), number=200, repeat=50)) / 200
+    assert seconds < 2e-6
+
+
+def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    entries = (entry(model_us=None), entry(m=1, model_us=3.0), entry(scaling="1d1d", output_bytes=4))
+    written = Table(**HEADING, entries=entries)
+    path = tmp_path / "new" / "table.json"
+    write_table(path, written)
+    found = read_table(path)
+    assert set(found.entries) == set(entries) and replace(found, entries=entries) == written
+    assert [len(line.split('"tile"')) for line in path.read_text().splitlines()].count(2) == 3, "a line per entry"
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
