@@ -1,0 +1,185 @@
+"""scripts/profile.py without a GPU: what ncu says, expectations, tables, arguments; test_trace.py has the timeline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fp8gemm.errors import InputError
+from fp8gemm.profiling import command, counters, table
+from fp8gemm.profiling.counters import Counters
+from fp8gemm.profiling.expected import expect
+from fp8gemm.profiling.kernel import choose_config, problem_of
+from fp8gemm.profiling.sustained import Sustained
+from fp8gemm.profiling.traced import traced_request
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.hopper import CHIPS
+from fp8gemm.tuning.problem import StoreKind
+from fp8gemm.tuning.select import ranked_configs
+
+ROOT = Path(__file__).resolve().parents[2]
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+IDENTITY = '"ID","Process ID","Process Name","Kernel Name","Device"'
+
+RAW = f"""\
+==PROF== Connected to process 7 (python)
+something that the program prints, with "quotes"
+==PROF== Profiling "fp8gemm_kernel": 0%....50%....100% - 9 passes
+==PROF== Disconnected from process 7
+{IDENTITY},"{counters.DURATION}","{counters.CYCLES}","{counters.TENSOR_ACTIVE[1]}","{counters.TO_SM}",\
+"{STALL.format("gmma")}","{STALL.format("selected")}","{STALL.format("wait")}","lts__t_sector_hit_rate.pct"
+"","","","","","ns","cycle","%","byte","inst","inst","inst","%"
+"0","7","python","fp8gemm_kernel","0","100,000","150,000.00","62.5","2,000,000","3.00","1.00","1.00","n/a"
+"""
+
+
+def test_raw_counters_are_read_with_their_units() -> None:
+    values = counters.parse(RAW)
+    assert values[counters.DURATION] == pytest.approx(100.0)  # microseconds
+    assert values[counters.CYCLES] == 150_000 and values[counters.TO_SM] == 2_000_000
+    assert counters.L2_HIT_RATE not in values, "n/a is no number"
+    read = Counters(values)
+    assert read.first(counters.TENSOR_ACTIVE) == 62.5 and read.first(counters.TENSOR_INSTRUCTIONS) is None
+    assert read.stalls() == [("gmma", 0.75), ("wait", 0.25)]
+
+
+def test_scaled_units_and_one_row_per_metric_are_understood_too() -> None:
+    text = (
+        '"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"\n'
+        f'"0","fp8gemm_kernel","all","{counters.DURATION}","ms","1.5"\n'
+        f'"0","fp8gemm_kernel","all","{counters.DRAM_READ}","Mbyte","2.5"\n'
+        '"0","fp8gemm_kernel","all","","",""\n'
+    )
+    assert counters.parse(text) == {counters.DURATION: 1500.0, counters.DRAM_READ: 2.5e6}
+
+
+@pytest.mark.parametrize("text", ["", "==ERROR== ERR_NVGPUCTRPERM", f"{IDENTITY}\n", '"a quoted line"\n'])
+def test_output_without_counters_gives_none(text: str) -> None:
+    assert counters.parse(text) == {}
+
+
+def ncu(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """Makes this shell script the ncu on PATH; gives the file to which it writes its arguments."""
+    path = directory / "ncu"
+    path.write_text(f'#!/bin/sh\necho "$*" >>{directory}/log\n{script}\n')
+    path.chmod(0o755)
+    monkeypatch.setattr(counters.shutil, "which", lambda name: str(path))
+    return directory / "log"
+
+
+QUERY = 'case "$*" in *--query-metrics*) cat <<EOF\n{}\nEOF\nexit 0;; esac\n'
+GIVES_RAW = f"cat <<'EOF'\n{RAW}\nEOF"
+
+
+def test_only_metrics_that_this_ncu_has_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = "gpu__time_duration   Counter  nsecond\nlts__t_bytes  Counter  byte\n"
+    known += "smsp__average_warps_issue_stalled_gmma_per_issue_active  Ratio\nsm__something_else  Counter"
+    log = ncu(tmp_path, monkeypatch, QUERY.format(known) + GIVES_RAW)
+    read = counters.collect(["python", "worker"], launches_before=3, timeout=10.0, env={"X": "1"})
+    asked = log.read_text().splitlines()[-1]
+    wanted = (counters.DURATION, counters.L2_BYTES, STALL.format("gmma"))
+    assert f"--metrics {','.join(wanted)} " in asked
+    assert "--clock-control none" in asked and "-k regex:fp8gemm_kernel" in asked
+    assert "--launch-skip 3 --launch-count 1" in asked and asked.endswith("python worker")
+    assert read.missing == (counters.L2_BYTES,) and read.values[counters.DURATION] == 100.0 and not read.problem
+
+
+def test_all_are_asked_for_where_ncu_tells_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ncu(tmp_path, monkeypatch, QUERY.format("==ERROR== unknown option") + GIVES_RAW)
+    counters.collect(["worker"], launches_before=0, timeout=10.0, env={})
+    asked = log.read_text()
+    assert all(name in asked for name in (*counters.METRICS, STALL.format("long_scoreboard")))
+
+
+def test_an_ncu_that_is_missing_or_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ncu(tmp_path, monkeypatch, "echo '==ERROR== ERR_NVGPUCTRPERM: no permission'\necho more\nexit 3")
+    read = counters.collect(["worker"], launches_before=0, timeout=10.0, env={})
+    assert not read.values and "exit code 3" in read.problem and "ERR_NVGPUCTRPERM" in read.problem
+    monkeypatch.setattr(counters.shutil, "which", lambda name: None)
+    read = counters.collect(["worker"], launches_before=0, timeout=10.0, env={})
+    assert not read.values and "not on PATH" in read.problem
+
+
+def test_expectations_by_hand() -> None:
+    config = TileConfig(128, 128, 4, cluster_m=2)
+    expected = expect(problem_of(512, 256, 1024), config, CHIPS["h200"])
+    assert (expected.tiles, expected.k_blocks, expected.busiest) == (8, 8, 1)
+    assert expected.cycles_per_k_block == 512 and expected.busiest_tensor_cycles == 8 * 512
+    assert expected.tensor_cycles == pytest.approx(8 * 8 * 512 / 132)
+    # Whole tiles: what arrives is tiles x K blocks x bytes of a stage; a cluster reads its B once.
+    assert expected.bytes_into_sms == 8 * 8 * config.stage_bytes()
+    assert expected.bytes_into_sms - expected.bytes_out_of_l2 == 8 * 8 * 128 * 128 // 2
+    assert expected.instructions == 8 * 8 * 2 * 4 * 4
+    assert expected.output_bytes == 512 * 256 * 2
+    # A tail brings its own bytes only.
+    tail = expect(problem_of(1, 256, 1024), config, CHIPS["h200"])
+    assert tail.tiles == 4 and tail.bytes_into_sms == 1024 * (1 * 2 + 256 * 2) + 4 * 8 * 1 * 2
+
+
+def test_tables_have_a_line_per_figure_and_leave_out_what_is_not_known() -> None:
+    problem, chip = problem_of(4096, 4096, 4096), CHIPS["h200"]
+    expected = expect(problem, choose_config(problem, chip, None), chip)
+    run = Sustained(us=100.0, spread=0.01, sets=4, mhz=1500.0, watts=600.0)
+    lines = list(table.sustained_lines(problem, run, expected))
+    by_name = {line.name: line for line in lines}
+    assert by_name["speed"].value == pytest.approx(2 * 4096**3 / 1e8)
+    assert by_name["energy per call"].value == pytest.approx(60.0)  # mJ
+    assert by_name["energy per operation"].value == pytest.approx(0.06 / (2 * 4096**3) * 1e12)
+    silent = list(table.sustained_lines(problem, Sustained(100.0, 0.0, 4, None, None), expected))
+    assert [line.name for line in silent] == ["time per call", "speed"]
+
+    counted = list(table.counter_lines(Counters(counters.parse(RAW)), expected))
+    names = [line.name for line in counted]
+    assert names[:2] == ["duration", "SM clock"] and "L2 to SMs" in names and "stalled: gmma" in names
+    assert "DRAM read" not in names and counted[1].value == 1500
+    text = table.render([*lines, *counted])
+    assert len(text.splitlines()) == 1 + len(lines) + len(counted) and "MHz" in text
+    assert json.loads(json.dumps(table.as_json(counted)))[0]["name"] == "duration"
+
+
+def test_configs_are_found_by_their_label() -> None:
+    problem, chip = problem_of(4096, 7168, 2048), CHIPS["h200"]
+    ranked = ranked_configs(problem, chip)
+    assert (
+        choose_config(problem, chip, ranked[3].label) == ranked[3] and choose_config(problem, chip, None) == ranked[0]
+    )
+    assert problem.store is StoreKind.TMA and problem_of(1, 100, 128).store is StoreKind.PREDICATED
+    with pytest.raises(InputError, match=f"{ranked[-1].label}.*got '1x1'"):
+        choose_config(problem, chip, "1x1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either MxNxK or --from"),
+        (["64x64"], "MxNxK"),
+        (["--from", "/nowhere/trace.json", "--timeline", "x.png"], "a file that --trace wrote"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(arguments)
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_the_instrumented_request_differs_by_its_header_and_one_constant() -> None:
+    problem = problem_of(1, 7168, 2048)
+    request = traced_request(problem, choose_config(problem, CHIPS["h200"], None), cta=2)
+    assert request.header.endswith("dense_traced.cuh") and request.config[-1] == ("trace_cta", 2)
+
+
+def test_the_script_does_not_stand_in_for_the_module_of_its_name() -> None:
+    program = "import cProfile, profile; cProfile.Profile(); assert 'scripts' not in profile.__file__; profile.Profile"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "scripts", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "profile.py", "--help"],
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "MxNxK" in done.stdout, done.stderr
