@@ -65,11 +65,19 @@ class Kernel:
         k_blocks = -(-self.problem.k // 128)
         if self.config.waves_in_flight > 1:
             long = 4 if self.waves > 1 else 8
-            short, lengths = long // 2, [long, long // 2]
+            lengths, rest = [long, long // 2], k_blocks % (long // 2)
         else:
-            short = min(4, 8 // self.loops)
-            lengths = [short]
-        return [*(length for length in lengths if length <= k_blocks), *filter(None, [k_blocks % short])]
+            of_k = k_blocks if self.stores_sums_alone else k_blocks // 2
+            lengths = [min(4, 8 // self.loops, 1 << max(of_k, 1).bit_length() - 1)]
+            rest = min(k_blocks % lengths[0], 1)  # one by one, in a loop
+        return [*(length for length in lengths if length <= k_blocks), *filter(None, [rest])]
+
+    @property
+    def stores_sums_alone(self) -> bool:
+        """Whether the epilogue has no addresses to compute that could move up into a main loop without a loop."""
+        problem = self.problem
+        plain = problem.c is problem.bias is Addend.NONE
+        return plain and problem.store is TMA and problem.scaling is Scaling.BLOCK
 
 
 def disassemblers() -> Iterator[Path]:

@@ -34,8 +34,8 @@ _PROMOTE_AT_THE_END = f"""\
             }}
 {PROMOTE}        }}
 """
-_LAST_CHUNK = """\
-            multiply_chunk<Shape::kNumKBlocks % kShortChunk>(k_block, largest_border, accumulators);
+_REST = """\
+            multiply_rest(k_block, largest_border, accumulators);
         }
 """
 
@@ -128,8 +128,8 @@ MUTANTS = (
             ),
             Edit(
                 _MULTIPLY,
-                _LAST_CHUNK,
-                f"{_LAST_CHUNK}        multiply_chunk<1>(Shape::kNumKBlocks - 1, largest_border, accumulators);\n",
+                _REST,
+                f"{_REST}        multiply_chunk<1>(Shape::kNumKBlocks - 1, largest_border, accumulators);\n",
             ),
         ),
         _SIGNED,

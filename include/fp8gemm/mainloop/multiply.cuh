@@ -148,12 +148,20 @@ private:
             k_block += kShortChunk;
             is_short = false;
         }
+        if constexpr (Shape::kNumKBlocks % kShortChunk != 0) {
+            multiply_rest(k_block, largest_border, accumulators);
+        }
+    }
+
+    /// The K blocks after the last whole chunk: with nothing in flight between them anyhow, one by one, which is less code.
+    FP8GEMM_DEVICE void multiply_rest(uint32_t k_block, uint32_t largest_border,
+                                      typename Shape::Accumulators& accumulators) {
         if constexpr (kInFlight == 1) {
 #pragma unroll 1
             for (; k_block < Shape::kNumKBlocks; ++k_block) {
                 multiply_chunk<1>(k_block, largest_border, accumulators);
             }
-        } else if constexpr (Shape::kNumKBlocks % kShortChunk != 0) {
+        } else {
             multiply_chunk<Shape::kNumKBlocks % kShortChunk>(k_block, largest_border, accumulators);
         }
     }
