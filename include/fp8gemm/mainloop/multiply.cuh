@@ -153,7 +153,8 @@ private:
         }
     }
 
-    /// The K blocks after the last whole chunk: with nothing in flight between them anyhow, one by one, which is less code.
+    /// The K blocks after the last whole chunk. With one wave in flight they gain nothing from being a chunk, and one by
+    /// one they are less code.
     FP8GEMM_DEVICE void multiply_rest(uint32_t k_block, uint32_t largest_border,
                                       typename Shape::Accumulators& accumulators) {
         if constexpr (kInFlight == 1) {
