@@ -1,4 +1,4 @@
-"""What a config is predicted to cost: a roofline of four resources, with waves, overheads and the power limit.
+"""What a config is predicted to cost: a roofline of SMs, L2 and device memory, with rounds of tiles and a power limit.
 
 A persistent kernel is taken to run as follows. Each SM computes its share of the tiles one after the other, so that
 the tiles are done in rounds. A K block of a tile takes as long as the slowest of its tensor work, the shared-memory
@@ -28,7 +28,7 @@ def _term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
 
 @dataclass(frozen=True)
 class TileCost:
-    """What a tile costs its SM, whatever M is. Cycles are SM cycles; ``predict`` explains the terms."""
+    """What a tile costs its SM, whatever M and N are. Cycles are SM cycles; `Cost` explains the terms."""
 
     tensor_cycles: float
     shared_cycles: float
@@ -71,7 +71,7 @@ def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constan
 
 
 def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAULT) -> TileCost:
-    """The part of a prediction that does not depend on M."""
+    """The part of a prediction that depends neither on M nor on N."""
     scaling = problem.scaling
     waves = config.block_m * config.block_n / (WAVE_ROWS * config.wave_cols)
     waves_of_warpgroup = waves / (config.warpgroups_m * config.warpgroups_n)

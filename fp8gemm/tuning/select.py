@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache, lru_cache
+from operator import itemgetter
 
 from fp8gemm.tuning.config import FEW_ROWS, WAVE_ROWS, TileConfig, candidate_configs, is_for_few_rows
 from fp8gemm.tuning.hopper import Chip, named_chip
-from fp8gemm.tuning.model import predict
+from fp8gemm.tuning.model import TileCost, predict_from_tile, tile_cost
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.table import Tables, tables_in_force
 
@@ -35,13 +36,13 @@ def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -
 
     The one that a table names comes first, and the others by predicted cost. ``tables`` are those in force by default.
     """
-    return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)
+    eligible, last = _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)
+    return eligible + last
 
 
 def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[TileConfig, ...]:
     """Those of `ranked_configs` that the choice may fall on, by prediction or by a table."""
-    counted = rounded(problem)
-    return tuple(config for config in ranked_configs(problem, chip, tables) if not why_last(counted, config, chip))
+    return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)[0]
 
 
 def enumerate_configs(
@@ -76,17 +77,22 @@ def _select(m: int, n: int, k: int, chip: str, batch_invariant: bool, tables: Ta
 
 
 @lru_cache(maxsize=4096)
-def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[TileConfig, ...]:
-    def order(config: TileConfig) -> tuple[bool, float]:
-        return bool(why_last(problem, config, chip)), predict(problem, config, chip).total_us
-
-    candidates = _candidates(problem.store, problem.output, problem.scaling)
+def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[TileConfig, ...], tuple[TileConfig, ...]]:
+    """Those that the choice may fall on, and those that come last; both best first."""
+    tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling)
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
-        candidates = tuple(config for config in candidates if config.wave_cols == width)
-    ranked = sorted(candidates, key=order)
-    tuned = tables.config(problem, chip, [config for config in ranked if not why_last(problem, config, chip)])
-    return tuple(ranked) if tuned is None else (tuned, *(config for config in ranked if config != tuned))
+        tiles = tuple((config, tile) for config, tile in tiles if config.wave_cols == width)
+    costs = [(predict_from_tile(problem, config, chip, tile).total_us, config) for config, tile in tiles]
+    eligible: list[TileConfig] = []
+    last: list[TileConfig] = []
+    for _, config in sorted(costs, key=itemgetter(0)):
+        (last if why_last(problem, config, chip) else eligible).append(config)
+    tuned = tables.config(problem, chip, eligible)
+    if tuned is not None:
+        eligible.remove(tuned)
+        eligible.insert(0, tuned)
+    return tuple(eligible), tuple(last)
 
 
 @lru_cache(maxsize=4096)
@@ -99,13 +105,16 @@ def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     """
     problem = Problem(1, n, k, scaling=scaling)
     problems = [replace(problem, m=m) for m in TYPICAL_ROWS]
-    candidates = _candidates(problem.store, problem.output, scaling)
+    tiles = _tile_costs(k, problem.store, problem.output, scaling)
 
     def cost(width: int) -> float:
-        of_width = [config for config in candidates if config.wave_cols == width]
-        return sum(math.log(min(predict(each, config, chip).total_us for config in of_width)) for each in problems)
+        of_width = [(config, tile) for config, tile in tiles if config.wave_cols == width]
+        return sum(
+            math.log(min(predict_from_tile(each, config, chip, tile).total_us for config, tile in of_width))
+            for each in problems
+        )
 
-    return min(sorted({config.wave_cols for config in candidates}, reverse=True), key=cost)
+    return min(sorted({config.wave_cols for config, _ in tiles}, reverse=True), key=cost)
 
 
 def why_last(problem: Problem, config: TileConfig, chip: Chip) -> str:
@@ -121,3 +130,12 @@ def why_last(problem: Problem, config: TileConfig, chip: Chip) -> str:
 @cache
 def _candidates(store: StoreKind, output: OutputType, scaling: Scaling) -> tuple[TileConfig, ...]:
     return tuple(candidate_configs(store, output, scaling))
+
+
+@lru_cache(maxsize=4096)
+def _tile_costs(
+    k: int, store: StoreKind, output: OutputType, scaling: Scaling
+) -> tuple[tuple[TileConfig, TileCost], ...]:
+    """The candidates, each with what its tile costs whatever M is: a plan asks for hundreds of M of one K."""
+    problem = Problem(1, 1, k, output, store, scaling)
+    return tuple((config, tile_cost(problem, config)) for config in _candidates(store, output, scaling))
