@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from fp8gemm.benchmark.command import parse_positive
-from fp8gemm.errors import InputError
+from fp8gemm.tune.shapes import require_problem
 from fp8gemm.tuning.explain import Explanation, explain_choice
 from fp8gemm.tuning.hopper import CHIPS, named_chip
-from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, store_of_packed
 from fp8gemm.tuning.terms import Row, Value
 
 SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
@@ -46,8 +46,7 @@ def run(options: argparse.Namespace) -> int:
         options.n,
         options.k,
         output,
-        # What a new output gets; a strided one takes predicated stores.
-        StoreKind.PREDICATED if options.n * output.bytes % 16 else StoreKind.TMA,
+        store_of_packed(options.n, output),
         Scaling(options.scaling),
         batch_invariant=options.batch_invariant,
     )
@@ -116,10 +115,7 @@ def _size(name: str) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         sizes = {"m": 1, "n": 1, "k": 16, name: parse_positive(text)}
-        try:
-            Problem(sizes["m"], sizes["n"], sizes["k"])
-        except InputError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
+        require_problem(sizes["m"], sizes["n"], sizes["k"])
         return sizes[name]
 
     return parse

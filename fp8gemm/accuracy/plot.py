@@ -26,12 +26,21 @@ def require_matplotlib(option: str = "--plot") -> None:
         ) from error
 
 
-def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Write `path`, a PNG, from `Report.as_json`, so also from a run that is long over. No display is needed."""
-    require_matplotlib()
+def load_pyplot(option: str = "--plot") -> Any:
+    """``matplotlib.pyplot``, which then needs no display.
+
+    Raises:
+        UnsupportedError: it is not installed.
+    """
+    require_matplotlib(option)
     matplotlib: Any = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
-    pyplot: Any = importlib.import_module("matplotlib.pyplot")
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """Write `path`, a PNG, from `Report.as_json`, so also from a run that is long over. No display is needed."""
+    pyplot = load_pyplot()
     ticker: Any = importlib.import_module("matplotlib.ticker")
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 7), sharey=True, layout="constrained")
     figure.suptitle(f"Error of products against the unquantised ones: {result['device']}, {result['date']}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.accuracy.plot import require_matplotlib
+from fp8gemm.accuracy.plot import load_pyplot
 from fp8gemm.profiling.timeline import Timeline
 from fp8gemm.profiling.trace import ACTIVITIES, END, Span, roles, summarise
 
@@ -34,10 +34,7 @@ def draw(timeline: Timeline, path: Path) -> None:
     Raises:
         UnsupportedError: there is no matplotlib.
     """
-    require_matplotlib("--timeline")
-    matplotlib: Any = importlib.import_module("matplotlib")
-    matplotlib.use("Agg")
-    pyplot: Any = importlib.import_module("matplotlib.pyplot")
+    pyplot = load_pyplot("--timeline")
     patches: Any = importlib.import_module("matplotlib.patches")
     names = roles(timeline.spans)
     figure, axes = pyplot.subplots(2, 1, figsize=(16, 2.4 + 1.1 * len(names)), layout="constrained")

@@ -7,13 +7,13 @@ from fp8gemm.errors import InputError
 from fp8gemm.families.dense import DenseKernel
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.problem import OutputType, Problem, store_of_packed
 from fp8gemm.tuning.select import ranked_configs
 
 
 def problem_of(m: int, n: int, k: int) -> Problem:
     """The problem of a new, packed output."""
-    return Problem(m, n, k, store=StoreKind.TMA if n % 8 == 0 else StoreKind.PREDICATED)
+    return Problem(m, n, k, store=store_of_packed(n, OutputType.BFLOAT16))
 
 
 def choose_config(problem: Problem, chip: Chip, label: str | None) -> TileConfig:

@@ -18,13 +18,12 @@ from fp8gemm.benchmark.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, des
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.families.dense import DenseKernel
-from fp8gemm.operands import store_kind
 from fp8gemm.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import empty_mn_major
 from fp8gemm.tune.report import PEER
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.problem import OutputType, Problem, store_of_packed
 
 MAX_DIFFERENCE = 2e-3
 """Between two configs, relative Frobenius norm over so many elements: another order of sums costs less than half of
@@ -64,8 +63,7 @@ class Measured:
 
 def problem_of(shape: Shape) -> Problem:
     """What `fp8gemm.gemm` takes a packed bfloat16 output of this shape for."""
-    out = torch.empty((shape.m, shape.n), dtype=torch.bfloat16, device="meta")
-    return Problem(shape.m, shape.n, shape.k, store=store_kind(out))
+    return Problem(shape.m, shape.n, shape.k, store=store_of_packed(shape.n, OutputType.BFLOAT16))
 
 
 class Tuner:

@@ -19,7 +19,7 @@ def rows(text: str) -> list[int]:
     """``"512,777"``, each an M that a problem can have."""
     sizes = parse_m(text)
     for m in sizes:
-        _require_problem(m, 1, 16)
+        require_problem(m, 1, 16)
     return sizes
 
 
@@ -27,7 +27,7 @@ def layers(text: str) -> list[tuple[int, int]]:
     """``"7168x2048,..."``, each an N and a K that a problem can have."""
     pairs = parse_nk(text)
     for n, k in pairs:
-        _require_problem(1, n, k)
+        require_problem(1, n, k)
     return pairs
 
 
@@ -36,7 +36,7 @@ def shapes(text: str) -> list[Shape]:
     found = []
     for part in text.split(","):
         m, n, k = parse_mnk(part)
-        _require_problem(m, n, k)
+        require_problem(m, n, k)
         found.append(Shape(m, n, k))
     return found
 
@@ -55,7 +55,10 @@ def random_shapes(count: int, seed: int) -> list[Shape]:
     return list(found)
 
 
-def _require_problem(m: int, n: int, k: int) -> None:
+def require_problem(m: int, n: int, k: int) -> None:
+    """Raises:
+    ArgumentTypeError: no problem has these sizes.
+    """
     try:
         Problem(m, n, k)
     except InputError as error:

@@ -51,6 +51,11 @@ class StoreKind(Enum):
     PREDICATED = "predicated"
 
 
+def store_of_packed(n: int, output: OutputType) -> StoreKind:
+    """How a new, packed output is written: by TMA if its rows are whole pieces of 16 bytes."""
+    return StoreKind.PREDICATED if n * output.bytes % 16 else StoreKind.TMA
+
+
 @dataclass(frozen=True)
 class Problem:
     """``D[M, N] = A[M, K] B[N, K]^T (+ C[M, N]) (+ bias[N])``.

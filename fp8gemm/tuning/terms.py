@@ -98,7 +98,8 @@ def _of_config(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[tup
     yield TILE, "warpgroups", "", "consumers along M x along N", f"{config.warpgroups_m}x{config.warpgroups_n}"
     yield TILE, "threads", "", "128 per warpgroup, one of which loads", config.threads
     yield TILE, "wave_cols", "columns", "of one WGMMA, of 64 rows", config.wave_cols
-    yield TILE, "promotion_registers", "a thread", "output sums, block sums of a wave, row scales of B", registers
+    yield TILE, "waves_in_flight", "", "started at a time by a warpgroup", config.waves_in_flight
+    yield TILE, "promotion_registers", "a thread", "sums of output and waves in flight, row scales of B", registers
 
     yield SHARED, "stage_bytes", "bytes", "a K block of A and B with its row scales", stage
     yield SHARED, "stages", "", "K blocks in flight", config.stages

@@ -8,6 +8,7 @@ from typing import Any
 
 from result_tables.speed import OURS, PEERS
 
+from fp8gemm.accuracy.plot import load_pyplot
 from fp8gemm.benchmark.timing import geometric_mean
 from result_plots import canvas
 
@@ -20,7 +21,7 @@ _Row = Mapping[str, Any]
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """A thin line per N x K, a thick one for our geometric mean, dashed ones for the other peers'."""
     rows = [row for row in result["rows"] if row["m"] >= LEAST_M and BASELINE in row["us"]]
-    pyplot = canvas.load_pyplot()
+    pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(10, 6.5), layout="constrained")
     for n, k in dict.fromkeys((row["n"], row["k"]) for row in rows):
         of_one = [row for row in rows if (row["n"], row["k"]) == (n, k)]

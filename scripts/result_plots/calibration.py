@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fp8gemm.accuracy.plot import load_pyplot
 from result_plots import canvas
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Predicted against measured times, and how the regret is distributed."""
-    pyplot = canvas.load_pyplot()
+    pyplot = load_pyplot()
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 7), layout="constrained")
     figure.suptitle(f"Cost model against measured times: {result['gpu']}, {result['date']}")
     _scatter(left, result["points"], pyplot.get_cmap("turbo"))

@@ -1,27 +1,14 @@
-"""matplotlib, loaded when a picture is drawn and not before, and a mark in each picture of what it was drawn from."""
+"""A mark in each picture of what it was drawn from."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.accuracy.plot import require_matplotlib
-
-
-def load_pyplot() -> Any:
-    """``matplotlib.pyplot``, which then needs no display.
-
-    Raises:
-        UnsupportedError: it is not installed.
-    """
-    require_matplotlib()
-    matplotlib: Any = importlib.import_module("matplotlib")
-    matplotlib.use("Agg")
-    return importlib.import_module("matplotlib.pyplot")
+from fp8gemm.accuracy.plot import load_pyplot
 
 
 def fingerprint(result: Mapping[str, Any]) -> str:

@@ -34,7 +34,6 @@ public:
     /// Nothing to do ahead of a stage: its scales come with it.
     FP8GEMM_DEVICE void begin(TileCoordinate) {}
     FP8GEMM_DEVICE void advance(uint32_t) {}
-    FP8GEMM_DEVICE uint32_t border() const { return kScaleBlock; }
 
     /// `scales_a` are those of this thread's upper and lower row of the wave.
     FP8GEMM_DEVICE Products products(uint32_t stage, uint32_t, uint32_t wave, const float (&scales_a)[2]) const {
