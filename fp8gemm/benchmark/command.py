@@ -15,8 +15,8 @@ from fp8gemm.benchmark.sweep import Sweep
 DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
 DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
 METHOD = (
-    "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn, median of {rounds}, "
-    "microseconds per call"
+    "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn in an order drawn for each "
+    "round, median of {rounds}, microseconds per call"
 )
 DEVICE = "cuda:0"
 EXIT_FAILED, EXIT_NO_DEVICE = 1, 2

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 SUMMARY = "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table."
 DEFAULT_CANDIDATES = 12
 METHOD = (
-    "CUDA-graph replay over rotating operand sets larger than three times L2, candidates in turn, median of {rounds} "
-    "of {measure_ms:g} ms, microseconds per call"
+    "CUDA-graph replay over rotating operand sets larger than three times L2, candidates in turn in an order drawn for "
+    "each round, median of {rounds} of {measure_ms:g} ms, microseconds per call"
 )
 
 
