@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             plot.require_matplotlib()
         if options.fit:
             fit.require_scipy()
-        sweep = timings.read_sweeps(options.sweeps, least_m=options.least_m)
+        sweep = timings.read_sweeps(options.sweeps, named_chip(options.chip), least_m=options.least_m)
         result = _calibrate(options, sweep)
     except Fp8GemmError as error:
         parser.error(str(error))

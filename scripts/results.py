@@ -24,12 +24,13 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 from result_plots import bench as bench_plot  # noqa: E402
 from result_plots import calibration as calibration_plot  # noqa: E402
 from result_plots import canvas  # noqa: E402
+from result_plots import timeline as timeline_plot  # noqa: E402
 from result_tables import accuracy, checks, choice, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.errors import UnsupportedError  # noqa: E402
 
-PAGES = ("README.md", "docs/numerics.md", "docs/tuning.md")
+PAGES = ("README.md", "docs/numerics.md", "docs/profiling.md", "docs/tuning.md")
 RESULTS = "docs/results"
 EXIT_FAILED = 1
 
@@ -88,6 +89,7 @@ SECTIONS = {
 PLOTS = {
     "docs/plots/bench-h200.png": Plot(_BENCH[0], bench_plot.draw),
     "docs/plots/calibration-h200.png": Plot(_CALIBRATION, calibration_plot.draw),
+    "docs/plots/timeline-h200.png": Plot("timeline-h200.json", timeline_plot.draw),
 }
 
 

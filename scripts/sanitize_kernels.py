@@ -60,7 +60,8 @@ class Kernel:
 def all_kernels() -> Iterator[Kernel]:
     """Scalings, outputs and stores in every combination, each plain, and with a cluster of two, C and bias.
 
-    The plain ones have tails in every dimension; the others several K blocks more and, by TMA, whole tiles.
+    The plain ones have tails in every dimension; the others several K blocks more and, by TMA, whole tiles. Last comes
+    one whose warpgroups share K, with several tiles of sums to exchange.
     """
     addends = (Addend.BFLOAT16, Addend.FLOAT32)
     for i, (scaling, output, store) in enumerate(product(Scaling, OutputType, StoreKind)):
@@ -73,6 +74,8 @@ def all_kernels() -> Iterator[Kernel]:
         c, bias = addends[i % 2], addends[i // 2 % 2]
         added = Problem(512, 256 if by_tma else 255, 640, output, store, scaling, c, bias)
         yield Kernel(added, clustered[5 * i % len(clustered)])
+    sharing = next(config for config in candidate_configs(StoreKind.TMA) if config.warpgroups_k > 1)
+    yield Kernel(Problem(512, 256, 640), sharing)
 
 
 KERNELS = tuple(all_kernels())

@@ -19,7 +19,7 @@ class Expected:
 
     Attributes:
         tiles: CTA tiles, those past the edges that a cluster computes along included.
-        k_blocks: of one tile.
+        k_blocks: of one tile; where warpgroups share K, as many for each, so that the last may lie past its end.
         busiest: tiles of the SM that has the most.
         tensor_cycles: of tensor work, at full rate, on the average SM.
         busiest_tensor_cycles: on the busiest one.
@@ -56,6 +56,7 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
     scales = 4 * problem.k_blocks * (problem.m * cols + (problem.n * rows if problem.scaling is Scaling.ROW else 0))
     into_sms = problem.k * (problem.m * cols + problem.n * rows) + scales
     out_of_l2 = problem.k * (problem.m * cluster_cols + problem.n * cluster_rows) + scales
+    k_blocks = -(-problem.k_blocks // config.warpgroups_k) * config.warpgroups_k
     per_block = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
     clusters = max(chip.num_sms // config.cluster_size, 1)
     busiest = -(-cluster_rows * cluster_cols // clusters)
@@ -63,12 +64,12 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
     output = problem.m * problem.n * problem.output.bytes
     return Expected(
         tiles=tiles,
-        k_blocks=problem.k_blocks,
+        k_blocks=k_blocks,
         busiest=busiest,
-        tensor_cycles=tiles * problem.k_blocks * per_block / chip.num_sms,
-        busiest_tensor_cycles=busiest * problem.k_blocks * per_block,
+        tensor_cycles=tiles * k_blocks * per_block / chip.num_sms,
+        busiest_tensor_cycles=busiest * k_blocks * per_block,
         cycles_per_k_block=per_block,
-        instructions=tiles * problem.k_blocks * waves * (config.block_k // _INSTRUCTION_K) * _WARPS,
+        instructions=tiles * k_blocks * waves * (config.block_k // _INSTRUCTION_K) * _WARPS,
         bytes_into_sms=into_sms,
         bytes_out_of_l2=out_of_l2,
         output_bytes=output,

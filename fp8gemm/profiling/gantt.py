@@ -9,9 +9,9 @@ from typing import Any
 
 from fp8gemm.accuracy.plot import load_pyplot
 from fp8gemm.profiling.timeline import Timeline
-from fp8gemm.profiling.trace import ACTIVITIES, END, Span, roles, summarise
+from fp8gemm.profiling.trace import ACTIVITIES, ADD_SHARES, END, Span, roles, summarise
 
-_COLOURS = {
+COLOURS = {
     "set-up": "#bbbbbb",
     "tile": "#dddddd",
     "wait empty": "#f4b8b0",
@@ -19,17 +19,31 @@ _COLOURS = {
     "wait full": "#ee6677",
     "multiply": "#228833",
     "promote": "#ccbb44",
+    "add shares": "#ee8866",
     "wait slot": "#cc3311",
     "stage": "#aa3377",
     "wait staged": "#f9dcd7",
     "store": "#66ccee",
 }
+"""Of each activity: waits are red, tensor work is green."""
 _ZOOM_K_BLOCKS = 8
 """Shown before and after the first epilogue."""
 
 
 def draw(timeline: Timeline, path: Path) -> None:
     """Write `path`, a PNG. No display is needed.
+
+    Raises:
+        UnsupportedError: there is no matplotlib.
+    """
+    figure = figure_of(timeline)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, format="png")
+    load_pyplot("--timeline").close(figure)
+
+
+def figure_of(timeline: Timeline) -> Any:
+    """The picture as a matplotlib figure.
 
     Raises:
         UnsupportedError: there is no matplotlib.
@@ -50,21 +64,19 @@ def draw(timeline: Timeline, path: Path) -> None:
         place.set_xlabel("µs")
     axes[1].set_title("around the first epilogue; numbers are K blocks", fontsize="medium")
     present = {span.activity for span in timeline.spans}
-    handles = [patches.Patch(color=_COLOURS[name], label=name) for name in ACTIVITIES if name in present - {END}]
+    handles = [patches.Patch(color=COLOURS[name], label=name) for name in ACTIVITIES if name in present - {END}]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, format="png")
-    pyplot.close(figure)
+    return figure
 
 
 def window(spans: Sequence[Span]) -> tuple[int, int]:
     """First and last cycle of what is worth a closer look: the end of the first tile and the beginning of the next."""
-    staged = [span for span in spans if span.activity == "stage"]
+    epilogue = [span for span in spans if span.activity in (ADD_SHARES, "stage")]
     end = _end(spans)
-    if not staged:
+    if not epilogue:
         return 0, end
-    first = min(staged, key=lambda span: span.start)
-    last = max(span.end for span in staged if span.role == first.role and span.tile == first.tile)
+    first = min(epilogue, key=lambda span: span.start)
+    last = max(span.end for span in epilogue if span.role == first.role and span.tile == first.tile)
     per_block = max((summary.cycles_per_k_block or 0.0 for summary in summarise(spans)), default=0.0)
     margin = int(_ZOOM_K_BLOCKS * per_block)
     return max(first.start - margin, 0), min(last + margin, end)
@@ -80,7 +92,7 @@ def _draw_row(axes: Any, row: int, spans: Sequence[Span], clock_mhz: float, *, n
         by_activity.setdefault(span.activity, []).append(span)
     for activity, of_one in by_activity.items():
         bars = [(span.start / clock_mhz, span.cycles / clock_mhz) for span in of_one]
-        axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=_COLOURS[activity], linewidth=0)
+        axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=COLOURS[activity], linewidth=0)
         if numbered and activity == "multiply":
             for span in of_one:
                 if span.number == 0:  # the first wave of its K block

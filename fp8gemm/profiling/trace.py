@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 TRACKS = ("load", "multiply", "epilogue", "store")
-BEGIN, END, TILE = "set-up", "end", "tile"
+BEGIN, END, TILE, ADD_SHARES = "set-up", "end", "tile", "add shares"
 ACTIVITIES = (
     BEGIN,
     END,
@@ -21,13 +21,14 @@ ACTIVITIES = (
     "wait full",
     "multiply",
     "promote",
+    ADD_SHARES,
     "wait slot",
     "stage",
     "wait staged",
     "store",
 )
 BY_K_BLOCK = {"load": ("wait empty", "load"), "consumer": ("wait full", "multiply", "promote")}
-"""What each role does once or more per K block."""
+"""What each role does once or more per K block or stage."""
 _OF_K_BLOCK = ("wait empty", "load", "wait full")
 _OF_WAVE = ("multiply", "promote")
 
@@ -39,6 +40,10 @@ BUFFER_BYTES = REGIONS * (SLOTS * 8 + 4)
 _CLOCKS, _NANOSECONDS = 1 << 32, 1 << 28
 _LEAST_NANOSECONDS = 50_000
 """The timer may tick once a microsecond; over less than this it does not tell the clock's rate."""
+
+
+_Block = tuple[tuple[int, int] | None, int]
+"""Tile and K block."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Mark:
 
     @property
     def k_block(self) -> int | None:
-        """Of the tile; None where the activity has none."""
+        """Of the tile, whoever shares its K; None where the activity has none."""
         if self.activity in _OF_WAVE:
             return self.number >> 8
         return self.number if self.activity in _OF_K_BLOCK else None
@@ -147,9 +152,10 @@ def _marks(cycles: Sequence[int], words: Sequence[int]) -> Iterator[Mark]:
     tile: tuple[int, int] | None = None
     for cycle, word in zip(cycles, words, strict=True):
         activity, number = ACTIVITIES[word & 15], word >> 4
+        of_mark = (number >> 14, number & 0x3FFF) if activity in (TILE, ADD_SHARES) else tile
         if activity == TILE:
-            tile = number >> 14, number & 0x3FFF
-        yield Mark(cycle, activity, number, tile)
+            tile = of_mark
+        yield Mark(cycle, activity, number, of_mark)  # shares are added when the next tile has been begun
 
 
 def _role(region: int) -> str:
@@ -175,7 +181,7 @@ def _spans(role: str, marks: Sequence[Mark]) -> Iterator[Span]:
     for mark, following in pairwise(marks):
         if mark.activity != END:
             number = mark.number & 0xFF if mark.activity in _OF_WAVE else mark.number
-            number = 0 if mark.activity in (BEGIN, TILE, *_OF_K_BLOCK) else number
+            number = 0 if mark.activity in (BEGIN, TILE, ADD_SHARES, *_OF_K_BLOCK) else number
             yield Span(role, mark.activity, mark.cycle, following.cycle, mark.tile, mark.k_block, number)
 
 
@@ -187,7 +193,8 @@ class RoleSummary:
         cycles: from its first mark to its last.
         shares: of each activity, by name, in the order in which they first came.
         tiles, k_blocks: how many it worked on.
-        cycles_per_k_block: of what it does per K block, waits included; None for a role that has none.
+        cycles_per_k_block: of what it does per K block, waits included; None for a role that has none. Consumers that
+            share K work side by side: their K blocks count together.
     """
 
     role: str
@@ -207,7 +214,12 @@ class RoleSummary:
 
 def summarise(spans: Sequence[Span]) -> list[RoleSummary]:
     """One summary for each role, in the order of the spans."""
-    return [_summary(role, [span for span in spans if span.role == role]) for role in roles(spans)]
+    blocks: dict[str, set[_Block]] = {}
+    for span in spans:
+        blocks.setdefault(_kind(span.role), set()).update(_blocks([span]))
+    return [
+        _summary(role, [span for span in spans if span.role == role], len(blocks[_kind(role)])) for role in roles(spans)
+    ]
 
 
 def roles(spans: Sequence[Span]) -> list[str]:
@@ -215,18 +227,26 @@ def roles(spans: Sequence[Span]) -> list[str]:
     return list(dict.fromkeys(span.role for span in spans))
 
 
-def _summary(role: str, spans: Sequence[Span]) -> RoleSummary:
+def _kind(role: str) -> str:
+    """Of "consumer 1": "consumer"."""
+    return role.split()[0]
+
+
+def _blocks(spans: Sequence[Span]) -> set[_Block]:
+    return {(span.tile, span.k_block) for span in spans if span.k_block is not None}
+
+
+def _summary(role: str, spans: Sequence[Span], blocks_of_kind: int) -> RoleSummary:
     total = sum(span.cycles for span in spans)
     by_activity: dict[str, int] = {}
     for span in spans:
         by_activity[span.activity] = by_activity.get(span.activity, 0) + span.cycles
-    blocks = {(span.tile, span.k_block) for span in spans if span.k_block is not None}
-    in_loop = sum(by_activity.get(name, 0) for name in BY_K_BLOCK.get(role.split()[0], ()))
+    in_loop = sum(by_activity.get(name, 0) for name in BY_K_BLOCK.get(_kind(role), ()))
     return RoleSummary(
         role=role,
         cycles=total,
         shares={name: cycles / max(total, 1) for name, cycles in by_activity.items()},
         tiles=len({span.tile for span in spans} - {None}),
-        k_blocks=len(blocks),
-        cycles_per_k_block=in_loop / len(blocks) if blocks else None,
+        k_blocks=len(_blocks(spans)),
+        cycles_per_k_block=in_loop / blocks_of_kind if blocks_of_kind else None,
     )

@@ -28,6 +28,8 @@ class TileConfig:
         stages: K blocks in flight in shared memory.
         cluster_m, cluster_n: CTAs along M (they share B) and along N (they share A).
         warpgroups_m, warpgroups_n: how the consumer warpgroups divide the tile.
+        warpgroups_k: consumer warpgroups that share K instead: a stage holds a K block for each, and their sums are
+            added at the end of a tile.
         waves_in_flight: waves that a warpgroup has started at a time; two overlap promotion and tensor work.
         staging_slots: parts of the output that a warpgroup can have on their way from registers to a TMA store.
         raster_band: height, in cluster tiles, of the bands in which the output is walked.
@@ -40,6 +42,7 @@ class TileConfig:
     cluster_n: int = 1
     warpgroups_m: int = 2
     warpgroups_n: int = 1
+    warpgroups_k: int = 1
     waves_in_flight: int = 1
     staging_slots: int = 2
     block_k: int = 128
@@ -53,7 +56,12 @@ class TileConfig:
     @property
     def threads(self) -> int:
         """Threads of a CTA: the load warpgroup and the consumers."""
-        return 128 * (1 + self.warpgroups_m * self.warpgroups_n)
+        return 128 * (1 + self.warpgroups)
+
+    @property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups."""
+        return self.warpgroups_m * self.warpgroups_n * self.warpgroups_k
 
     @property
     def wave_cols(self) -> int:
@@ -63,6 +71,10 @@ class TileConfig:
 
     def stage_bytes(self, scaling: Scaling = Scaling.BLOCK) -> int:
         """Bytes that arrive in a CTA per stage: K blocks of A and B, and the scales of the rows."""
+        return self.warpgroups_k * self.block_bytes(scaling)
+
+    def block_bytes(self, scaling: Scaling = Scaling.BLOCK) -> int:
+        """Bytes of one K block of A and B, and of the scales of the rows."""
         scaled_rows = self.block_m + (self.block_n if scaling is Scaling.ROW else 0)
         return (self.block_m + self.block_n) * self.block_k + 4 * scaled_rows
 
@@ -76,18 +88,24 @@ class TileConfig:
     @property
     def label(self) -> str:
         """Short name, safe in a path."""
-        return f"{self.block_m}x{self.block_n}-s{self.stages}-c{self.cluster_m}x{self.cluster_n}"
+        shares = f"-k{self.warpgroups_k}" if self.warpgroups_k > 1 else ""
+        return f"{self.block_m}x{self.block_n}{shares}-s{self.stages}-c{self.cluster_m}x{self.cluster_n}"
 
 
 def staged_part(config: TileConfig) -> tuple[int, int]:
     """Rows and columns that a consumer warpgroup stages at a time for a TMA store."""
-    return WAVE_ROWS, gcd(config.block_n // config.warpgroups_n, MAX_STAGING_COLS)
+    return WAVE_ROWS, gcd(_stored_cols(config), MAX_STAGING_COLS)
 
 
 def staged_parts(config: TileConfig) -> int:
     """Such parts of a warpgroup's tile."""
     rows, cols = staged_part(config)
-    return config.block_m // config.warpgroups_m // rows * (config.block_n // config.warpgroups_n // cols)
+    return config.block_m // config.warpgroups_m // rows * (_stored_cols(config) // cols)
+
+
+def _stored_cols(config: TileConfig) -> int:
+    """Columns that a warpgroup writes. Those that shared K divide the columns once their sums are added."""
+    return config.block_n // (config.warpgroups_n * config.warpgroups_k)
 
 
 def shared_bytes(
@@ -97,14 +115,15 @@ def shared_bytes(
     scaling: Scaling = Scaling.BLOCK,
 ) -> int:
     """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same."""
-    warpgroups = config.warpgroups_m * config.warpgroups_n
-    size = _align(config.stages * config.stage_bytes(scaling), 1024)
+    size = _align(config.stages * (config.stage_bytes(scaling) + 2 * BARRIER_BYTES), 1024)
+    if config.warpgroups_k > 1:
+        size += config.block_m * config.block_n * 4 // 2  # half of a tile's sums change hands at a time
     if store is StoreKind.TMA:
         rows, cols = staged_part(config)
-        size += _align(warpgroups * config.staging_slots * (rows * cols * output.bytes + 2 * BARRIER_BYTES), 1024)
-    else:
-        size += BARRIER_BYTES
-    return _align(size + config.stages * 2 * BARRIER_BYTES, 1024)
+        size += _align(
+            config.warpgroups * config.staging_slots * (rows * cols * output.bytes + 2 * BARRIER_BYTES), 1024
+        )
+    return size
 
 
 def violations(
@@ -114,12 +133,12 @@ def violations(
     scaling: Scaling = Scaling.BLOCK,
 ) -> list[str]:
     """Why the kernel cannot be built or launched with this config; empty if it can."""
-    divided = f"{config.warpgroups_m} x {config.warpgroups_n}"
-    if min(config.warpgroups_m, config.warpgroups_n) < 1:
+    divided = f"{config.warpgroups_m} x {config.warpgroups_n} x {config.warpgroups_k}"
+    if min(config.warpgroups_m, config.warpgroups_n, config.warpgroups_k) < 1:
         return [f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {divided}"]  # no other rule has a meaning then
     found = []
     warpgroup_cols = config.block_n // config.warpgroups_n
-    if config.warpgroups_m * config.warpgroups_n != CONSUMER_WARPGROUPS:
+    if config.warpgroups != CONSUMER_WARPGROUPS:
         found.append(f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {divided}")
     if config.block_k != 128:
         found.append(f"block_k must be the scale block, 128, is {config.block_k}")
@@ -128,6 +147,11 @@ def violations(
     wave_cols = config.wave_cols
     if wave_cols < 16 or config.block_n % config.warpgroups_n or wave_cols % 16 or warpgroup_cols % wave_cols:
         return [*found, f"block_n = {config.block_n} does not divide into waves of a multiple of 16 columns"]
+    if config.warpgroups_k > 1 and (config.block_m != WAVE_ROWS or wave_cols != config.block_n or wave_cols % 32):
+        found.append(
+            f"K is shared by warpgroups with one wave of {WAVE_ROWS} rows and a multiple of 32 columns, "
+            f"not {config.block_m} x {config.block_n}"
+        )
     border_step = gcd(warpgroup_cols, SCALE_BLOCK)
     if scaling is Scaling.BLOCK and SCALE_BLOCK - border_step + warpgroup_cols > 2 * SCALE_BLOCK:
         found.append(
@@ -154,22 +178,27 @@ def violations(
 
 
 TILES = (
-    (128, 128),
-    (128, 192),
-    (128, 256),
-    (64, 256),
-    (128, 160),
-    (128, 112),
-    (64, 192),
-    (256, 64),
-    (128, 64),
-    (64, 64),
+    (128, 128, 1),
+    (128, 192, 1),
+    (128, 160, 1),
+    (64, 256, 1),
+    (64, 192, 1),
+    (256, 64, 1),
+    (128, 64, 1),
+    (64, 128, 1),
 )
-"""Output tiles worth compiling, block_m x block_n; of two that are predicted to cost the same the first is chosen. Of
-fourteen that were measured at 127 shapes these ten cost 0.24 % over the fastest from 256 rows on (H200, 2026-11-21)."""
+"""Output tiles worth compiling (block_m, block_n, warpgroups_k); of two that are predicted to cost the same the first
+is chosen. Of twenty that were measured at 152 shapes from 256 rows on, these and the two for the shape's K cost 0.3 %
+over the fastest (H200, 2026-11-21)."""
+
+LONG_K = 1024
+LONG_K_TILES = ((64, 64, 2), (64, 160, 2))
+"""Tiles that are worth compiling from so much K on alone: adding up the shares of K takes as long as some K blocks."""
+SHORT_K_TILES = ((128, 256, 1), (64, 64, 1))
+"""And for less K alone: longer ones lose 0.1 % by doing without."""
 
 FEW_ROWS = 256
-FEW_ROWS_TILES = ((64, 128, 1, 1), (64, 64, 2, 1), (64, 64, 1, 2))
+FEW_ROWS_TILES = ((64, 64, 2, 1), (64, 64, 1, 2))
 """Tiles and clusters (block_m, block_n, cluster_m, cluster_n) that are worth compiling for less than `FEW_ROWS` rows
 alone. From 64 rows on no cluster was the fastest at any of those shapes."""
 
@@ -181,15 +210,24 @@ def candidate_configs(
     store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK
 ) -> Iterator[TileConfig]:
     """Every config worth compiling, in a fixed order."""
-    for tile in (*((*tile, 1, 1) for tile in TILES), *FEW_ROWS_TILES):
-        config = deepest_config(*tile, store, output, scaling)
+    tiles = [(m, n, 1, 1, share_k) for m, n, share_k in (*TILES, *LONG_K_TILES, *SHORT_K_TILES)]
+    tiles += [(*tile, 1) for tile in FEW_ROWS_TILES]
+    for m, n, cluster_m, cluster_n, share_k in tiles:
+        config = deepest_config(m, n, cluster_m, cluster_n, store, output, scaling, warpgroups_k=share_k)
         if config is not None:
             yield config
 
 
 def is_for_few_rows(config: TileConfig) -> bool:
     """Whether it is a candidate for less than `FEW_ROWS` rows alone."""
-    return (config.block_m, config.block_n, config.cluster_m, config.cluster_n) in FEW_ROWS_TILES
+    tile = (config.block_m, config.block_n, config.cluster_m, config.cluster_n)
+    return config.warpgroups_k == 1 and tile in FEW_ROWS_TILES
+
+
+def is_for_other_k(config: TileConfig, k: int) -> bool:
+    """Whether it is a candidate for longer or shorter K alone."""
+    tile = (config.block_m, config.block_n, config.warpgroups_k)
+    return config.cluster_size == 1 and tile in (SHORT_K_TILES if k >= LONG_K else LONG_K_TILES)
 
 
 def deepest_config(
@@ -200,11 +238,13 @@ def deepest_config(
     store: StoreKind,
     output: OutputType = OutputType.BFLOAT16,
     scaling: Scaling = Scaling.BLOCK,
+    *,
+    warpgroups_k: int = 1,
 ) -> TileConfig | None:
     """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots."""
-    # 64 rows are one wave high, so the two warpgroups divide the columns instead.
-    warpgroups_m, warpgroups_n = (1, 2) if block_m == WAVE_ROWS else (2, 1)
-    tile = TileConfig(block_m, block_n, 2, cluster_m, cluster_n, warpgroups_m, warpgroups_n)
+    # 64 rows are one wave high, so the two warpgroups divide the columns instead, or share K.
+    warpgroups_m, warpgroups_n = (2, 1) if block_m > WAVE_ROWS else (1, 1 if warpgroups_k > 1 else 2)
+    tile = TileConfig(block_m, block_n, 2, cluster_m, cluster_n, warpgroups_m, warpgroups_n, warpgroups_k)
     parts = staged_parts(tile)
     # With half of its parts in flight, a warpgroup waits at most once for its slots.
     slots = range(parts, -(-parts // 2) - 1, -1) if store is StoreKind.TMA else (1,)

@@ -24,6 +24,8 @@ class Constants:
     tile_cycles: float = _constant("cycles", "between two tiles, beside the epilogue")
     epilogue_cycles: float = _constant("cycles", "64 x 8 16-bit outputs of a warpgroup")
     part_cycles: float = _constant("cycles", "handing over a staged part")
+    exchange_cycles: float = _constant("cycles", "two warpgroups that shared K waiting for each other's sums")
+    exchange_piece_cycles: float = _constant("cycles", "handing over the sums of 64 x 8 outputs")
     multicast_share: float = _constant("share", "of L2 time that a cluster's multicast leaves")
     l2_share: float = _constant("share", "of L2 that operands stay in")
     mac_pj: float = _constant("pJ", "multiply-accumulate")
@@ -38,26 +40,28 @@ class Constants:
 
 
 DEFAULT = Constants(
-    shared_bytes_per_cycle=110.0,  # bytes / cycle
-    wave_latency_cycles=332.0,  # cycles
-    drain_cycles=12.9,  # cycles
-    border_cycles=86.9,  # cycles
+    shared_bytes_per_cycle=112.0,  # bytes / cycle
+    wave_latency_cycles=314.0,  # cycles
+    drain_cycles=10.2,  # cycles
+    border_cycles=109.0,  # cycles
     row_scale_cycles=1.5,  # cycles
     load_latency_cycles=1200.0,  # cycles
-    block_exponent=6.31,  # exponent
-    tile_cycles=732.0,  # cycles
-    epilogue_cycles=10.0,  # cycles
-    part_cycles=120.0,  # cycles
+    block_exponent=3.23,  # exponent
+    tile_cycles=788.0,  # cycles
+    epilogue_cycles=10.2,  # cycles
+    part_cycles=152.0,  # cycles
+    exchange_cycles=469.0,  # cycles
+    exchange_piece_cycles=78.7,  # cycles
     multicast_share=1.0,  # share
-    l2_share=0.25,  # share
-    mac_pj=0.312,  # pJ
-    promotion_pj=7.09,  # pJ
-    l2_byte_pj=25.3,  # pJ
-    dram_byte_pj=44.8,  # pJ
-    idle_watts=176.0,  # W
-    voltage_exponent=2.16,  # exponent
-    launch_us=2.81,  # us
-    cluster_us=0.779,  # us
-    overlap_exponent=10.9,  # exponent
+    l2_share=0.257,  # share
+    mac_pj=0.155,  # pJ
+    promotion_pj=6.03,  # pJ
+    l2_byte_pj=29.1,  # pJ
+    dram_byte_pj=46.1,  # pJ
+    idle_watts=145.0,  # W
+    voltage_exponent=1.5,  # exponent
+    launch_us=2.64,  # us
+    cluster_us=1.08,  # us
+    overlap_exponent=21.9,  # exponent
 )
 """Fitted on an H200, 2026-11-21, to docs/results/sweep-h200.json and sweep-random-h200.json."""

@@ -46,20 +46,24 @@ class Cost:
     tensor_cycles: float = _term("a K block", "cycles", "block_m * block_n * block_k / 4096")
     shared_cycles: float = _term("a K block", "cycles", "waves * 128 * (64 + n) bytes / shared rate")
     latency_cycles: float = _term(
-        "a K block", "cycles", "(wave + latency) * waves of a warpgroup / in flight; latency + load latency / stages"
+        "a K block",
+        "cycles",
+        "(wave + latency) * waves of a warpgroup / in flight; latency + load latency / K blocks in the ring",
     )
     block_cycles: float = _term("a K block", "cycles", "norm of the three above")
     epilogue_cycles: float = _term(
-        "a tile", "cycles", "a tile's + that of each staged part + that of each 64 x 8 outputs of a warpgroup"
+        "a tile",
+        "cycles",
+        "a tile's + that of each staged part + that of each 64 x 8 outputs of a warpgroup + exchange of shares of K",
     )
-    tile_cycles: float = _term("a tile", "cycles", "K blocks * block_cycles + epilogue_cycles")
+    tile_cycles: float = _term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
     tiles: int = _term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
     rounds: int = _term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
     filled: float = _term("rounds and tail", "share", "tiles / (rounds * SMs)")
     energy_mj: float = _term("energy", "mJ", "MACs, promotions, L2 and DRAM bytes, each times its energy at 1400 MHz")
     clock_mhz: float = _term("energy", "MHz", "highest at which energy / time stays in the power limit")
     sm_us: float = _term("time", "us", "rounds * tile_cycles / clock_mhz", part=True)
-    l2_us: float = _term("time", "us", "rounds * K blocks * stage bytes / L2 rate of an SM", part=True)
+    l2_us: float = _term("time", "us", "rounds * K blocks * their bytes / L2 rate of an SM", part=True)
     dram_us: float = _term("time", "us", "(inputs as often as L2 forgets them + output) / DRAM rate", part=True)
     overhead_us: float = _term("time", "us", "launch, first loads, leaving; of a cluster more", part=True)
     total_us: float = _term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
@@ -74,7 +78,7 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     """The part of a prediction that depends neither on M nor on N."""
     scaling = problem.scaling
     waves = config.block_m * config.block_n / (WAVE_ROWS * config.wave_cols)
-    waves_of_warpgroup = waves / (config.warpgroups_m * config.warpgroups_n)
+    waves_of_warpgroup = waves / config.warpgroups
     tensor = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
     shared = waves * config.block_k * (WAVE_ROWS + config.wave_cols) / constants.shared_bytes_per_cycle
     wave = max(tensor, shared) / waves
@@ -86,15 +90,19 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
         latency += waves_of_warpgroup * config.wave_cols * constants.row_scale_cycles
     elif config.waves_in_flight > 1 and SCALE_BLOCK % config.wave_cols:
         shared += waves_of_warpgroup * constants.border_cycles
-    latency = max(latency, constants.load_latency_cycles / config.stages)
+    latency = max(latency, constants.load_latency_cycles / (config.stages * config.warpgroups_k))
     block = _norm(constants.block_exponent, tensor, shared, latency)
-    pieces = config.block_m * config.block_n / (config.warpgroups_m * config.warpgroups_n * WAVE_ROWS * 8)
+    pieces = config.block_m * config.block_n / (config.warpgroups * WAVE_ROWS * 8)
     epilogue = constants.tile_cycles + pieces * constants.epilogue_cycles * problem.output.bytes / 2
     epilogue += staged_parts(config) * constants.part_cycles
+    if config.warpgroups_k > 1:
+        epilogue += constants.exchange_cycles + pieces * constants.exchange_piece_cycles
+    # Every share of K computes as many K blocks.
+    k_blocks = -(-problem.k_blocks // config.warpgroups_k) * config.warpgroups_k
     l2 = (
-        problem.k_blocks * config.stage_bytes(scaling) * (constants.multicast_share if config.cluster_size > 1 else 1.0)
+        problem.k_blocks * config.block_bytes(scaling) * (constants.multicast_share if config.cluster_size > 1 else 1.0)
     )
-    return TileCost(tensor, shared, latency, block, epilogue, problem.k_blocks * block + epilogue, l2)
+    return TileCost(tensor, shared, latency, block, epilogue, k_blocks * block + epilogue, l2)
 
 
 def predict_from_tile(

@@ -7,7 +7,15 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from operator import itemgetter
 
-from fp8gemm.tuning.config import FEW_ROWS, WAVE_ROWS, TileConfig, candidate_configs, is_for_few_rows
+from fp8gemm.tuning.config import (
+    FEW_ROWS,
+    LONG_K,
+    WAVE_ROWS,
+    TileConfig,
+    candidate_configs,
+    is_for_few_rows,
+    is_for_other_k,
+)
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import TileCost, predict_from_tile, tile_cost
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
@@ -82,7 +90,7 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[TileCon
     tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling)
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
-        tiles = tuple((config, tile) for config, tile in tiles if config.wave_cols == width)
+        tiles = tuple((config, tile) for config, tile in tiles if _is_invariant(config, width))
     costs = [(predict_from_tile(problem, config, chip, tile).total_us, config) for config, tile in tiles]
     eligible: list[TileConfig] = []
     last: list[TileConfig] = []
@@ -99,28 +107,38 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[TileCon
 def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     """Columns of the one instruction shape that batch-invariant products with this B use on this chip, whatever M is.
 
-    All configs promote K blocks in ascending order, and none splits K. What could differ is a block's sum inside the
-    tensor core, whose order is not documented: so one shape, m64n*k32, serves every M. It is the one with the least
-    predicted cost, as a geometric mean over `TYPICAL_ROWS`; neither M nor how the output is stored plays a part.
+    Of the configs whose warpgroups do not share K, all promote K blocks in ascending order. What could differ is a
+    block's sum inside the tensor core, whose order is not documented: so one shape, m64n*k32, serves every M. It is the
+    one with the least predicted cost, as a geometric mean over `TYPICAL_ROWS`; neither M nor how the output is stored
+    plays a part.
     """
     problem = Problem(1, n, k, scaling=scaling)
     problems = [replace(problem, m=m) for m in TYPICAL_ROWS]
     tiles = _tile_costs(k, problem.store, problem.output, scaling)
 
     def cost(width: int) -> float:
-        of_width = [(config, tile) for config, tile in tiles if config.wave_cols == width]
+        of_width = [(config, tile) for config, tile in tiles if _is_invariant(config, width)]
         return sum(
             math.log(min(predict_from_tile(each, config, chip, tile).total_us for config, tile in of_width))
             for each in problems
         )
 
-    return min(sorted({config.wave_cols for config, _ in tiles}, reverse=True), key=cost)
+    widths = {config.wave_cols for config, _ in tiles if config.warpgroups_k == 1}
+    return min(sorted(widths, reverse=True), key=cost)
+
+
+def _is_invariant(config: TileConfig, wave_cols: int) -> bool:
+    return config.warpgroups_k == 1 and config.wave_cols == wave_cols
 
 
 def why_last(problem: Problem, config: TileConfig, chip: Chip) -> str:
     """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
     if problem.m >= FEW_ROWS and is_for_few_rows(config):
         return f"it is for less than {FEW_ROWS} rows, so that one weight needs few kernels"
+    if not problem.batch_invariant and is_for_other_k(config, problem.k):
+        return (
+            f"it is for K {'below' if problem.k >= LONG_K else 'from'} {LONG_K}, so that one weight needs few kernels"
+        )
     tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
     if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
         return "a CTA of its clusters would have no tile"

@@ -95,22 +95,26 @@ def _of_config(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[tup
     resident = chip.num_sms // config.cluster_size * config.cluster_size
 
     yield TILE, "tile", "", "block_m x block_n", f"{config.block_m}x{config.block_n}"
-    yield TILE, "warpgroups", "", "consumers along M x along N", f"{config.warpgroups_m}x{config.warpgroups_n}"
+    yield TILE, "warpgroups", "", "consumers along M x along N x that share K", _warpgroups(config)
     yield TILE, "threads", "", "128 per warpgroup, one of which loads", config.threads
     yield TILE, "wave_cols", "columns", "of one WGMMA, of 64 rows", config.wave_cols
     yield TILE, "waves_in_flight", "", "started at a time by a warpgroup", config.waves_in_flight
     yield TILE, "promotion_registers", "a thread", "sums of output and waves in flight, row scales of B", registers
 
-    yield SHARED, "stage_bytes", "bytes", "a K block of A and B with its row scales", stage
-    yield SHARED, "stages", "", "K blocks in flight", config.stages
+    yield SHARED, "stage_bytes", "bytes", "a K block of A and B with its row scales, one for each share of K", stage
+    yield SHARED, "stages", "", "in flight", config.stages
     yield SHARED, "ring_bytes", "bytes", "stages * stage_bytes", config.stages * stage
-    yield SHARED, "shared_bytes", "bytes", f"ring_bytes, staged output, barriers; at most {most}", shared
+    yield SHARED, "shared_bytes", "bytes", f"ring_bytes, staged output, shared sums, barriers; at most {most}", shared
     yield SHARED, "unused_bytes", "bytes", f"{most} - shared_bytes", most - shared
 
     yield OUTPUT, "tiles", "", "ceil(M / block_m) * ceil(N / block_n)", tiles
     yield OUTPUT, "useful_share", "%", "100 * M * N / (tiles * block_m * block_n)", useful
     yield OUTPUT, "cluster", "CTAs", "along M (they share B) x along N", f"{config.cluster_m}x{config.cluster_n}"
     yield OUTPUT, "resident_ctas", "", "num_sms in whole clusters", resident
+
+
+def _warpgroups(config: TileConfig) -> str:
+    return f"{config.warpgroups_m}x{config.warpgroups_n}x{config.warpgroups_k}"
 
 
 def _cost_rows(costs: Sequence[Cost]) -> Iterator[Row]:

@@ -45,8 +45,8 @@ class Choice:
 
 
 def tile(config: TileConfig) -> str:
-    """Label of the tile alone, such as ``256x128``."""
-    return f"{config.block_m}x{config.block_n}"
+    """Label of the tile alone, such as ``256x128``, or ``64x64-k2`` with K shared."""
+    return config.label.partition("-s")[0]
 
 
 def predicted_times(rows: Sequence[Row], predict: Predict) -> list[list[float]]:

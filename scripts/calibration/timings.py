@@ -13,7 +13,9 @@ from typing import Any
 
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, StoreKind
+from fp8gemm.tuning.select import why_last
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Sweep:
     Attributes:
         heading: ``gpu``, and the distinct ``date``, ``torch`` and ``method`` of the files.
         rows: every shape with a timing of a known candidate.
-        unknown: timings that were left out, by label: of no candidate of today.
+        unknown: timings that were left out, by label: of no candidate of today, or of one for other shapes.
     """
 
     heading: dict[str, str]
@@ -49,8 +51,8 @@ class Sweep:
         return sum(len(row.timings) for row in self.rows)
 
 
-def read_sweeps(paths: Sequence[Path], *, least_m: int = 1) -> Sweep:
-    """The rows of all files that have at least ``least_m`` rows, one after the other.
+def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep:
+    """The rows of all files that have at least ``least_m`` rows, with the timings of what may be chosen on the chip.
 
     Raises:
         InputError: a file cannot be read, is no sweep, holds a time that is none, is of another GPU, or none is left.
@@ -64,8 +66,8 @@ def read_sweeps(paths: Sequence[Path], *, least_m: int = 1) -> Sweep:
         raise InputError(f"expected sweeps of one GPU, got {' and '.join(gpus) or 'none'}")
     for path, result in zip(paths, results, strict=True):
         for each in (each for each in result["rows"] if each["m"] >= least_m):
-            row = _row(each, candidates, path)
-            unknown.update(each["us"].keys() - candidates.keys())
+            row = _row(each, candidates, chip, path)
+            unknown.update(each["us"].keys() - {config.label for config, _ in row.timings})
             if row.timings:
                 rows.append(row)
     if not rows:
@@ -102,10 +104,11 @@ def _read(path: Path) -> dict[str, Any]:
     return result
 
 
-def _row(each: dict[str, Any], candidates: dict[str, TileConfig], path: Path) -> Row:
+def _row(each: dict[str, Any], candidates: dict[str, TileConfig], chip: Chip, path: Path) -> Row:
     us = each["us"]
     for label, time in us.items():
         if not (isinstance(time, (int, float)) and 0 < time < math.inf):
             raise InputError(f"{path}: expected microseconds, got {time!r} for {label} at {each['m']} rows")
-    timings = tuple((config, float(us[label])) for label, config in candidates.items() if label in us)
-    return Row(Problem(each["m"], each["n"], each["k"]), timings)
+    problem = Problem(each["m"], each["n"], each["k"])
+    measured = [(config, float(us[label])) for label, config in candidates.items() if label in us]
+    return Row(problem, tuple(timing for timing in measured if not why_last(problem, timing[0], chip)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,19 +14,21 @@ from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
 from fp8gemm.families.dense import kernel_request
 from fp8gemm.jit.build import build_many
+from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from tests import cases
 from tests.cases import Case
-from tests.gpu.faults.support import Kind, config_of, configs_of, launch, make_kernels, nans
+from tests.gpu.faults.support import Kind, config_of, configs_of, launch, make_kernels, nans, poisoned
 from tests.numerics import check
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
-# One tile and less, a tail in every dimension, several tiles per CTA, fewer K blocks than stages and more.
+# One tile and less, a tail in every dimension, several tiles per CTA, fewer K blocks than stages and more, odd numbers
+# of them and even ones, the last one whole or partial.
 SHAPES = {
-    StoreKind.TMA: [(1, 8, 16), (65, 576, 144), (300, 2112, 512), (777, 1024, 3216), (4096, 2112, 256)],
-    StoreKind.PREDICATED: [(1, 1, 16), (130, 100, 112), (300, 2111, 512), (777, 577, 3216)],
+    StoreKind.TMA: [(1, 8, 16), (65, 576, 144), (300, 2112, 512), (777, 1024, 3088), (4096, 2112, 256)],
+    StoreKind.PREDICATED: [(1, 1, 16), (130, 100, 112), (300, 2111, 512), (777, 577, 3088)],
 }
 # Outputs of two and of four bytes are staged in different ways; float16 ones as bfloat16 ones are.
 KINDS = (Kind(BF16), Kind(FP32), Kind(BF16, Scaling.ROW), Kind(FP32, Scaling.ROW))
@@ -80,17 +84,23 @@ LOOPS = (
     "128x144",
 )
 LOOPS_BY_ROWS = ("128x128", "64x192", "256x64")
+# Where the warpgroups share K, each goes through half of the blocks: these numbers are as many steps as the ones above
+# are blocks, and every kind of the last block, which is whole or partial, and the second share's or the first's.
+K_BLOCKS_SHARED = (1, 2, 3, 4, 6, 7, 13, 15, 18, 71, 135)
+LOOPS_SHARED = ("64x64-k2", "64x96-k2", "64x160-k2")
+LOOPS_SHARED_BY_ROWS = ("64x64-k2", "64x96-k2")
 M, N = 300, 1160
 
 
-def problems_of_k_blocks(scaling: Scaling) -> list[Problem]:
+def problems_of_k_blocks(tile: str, scaling: Scaling) -> list[Problem]:
     """Some with a partial last K block."""
-    return [Problem(M, N, 128 * blocks - 16 * (blocks % 3), scaling=scaling) for blocks in K_BLOCKS]
+    numbers = K_BLOCKS_SHARED if tile in LOOPS_SHARED else K_BLOCKS
+    return [Problem(M, N, 128 * blocks - 16 * (blocks % 3), scaling=scaling) for blocks in numbers]
 
 
 def check_any_number_of_k_blocks(tile: str, scaling: Scaling, device: torch.device, seed: int) -> None:
     """On few SMs, so that a CTA goes from tile to tile, and so from border to border."""
-    problems = problems_of_k_blocks(scaling)
+    problems = problems_of_k_blocks(tile, scaling)
     config = config_of(problems[0], f"{tile}-c1x1")
     for kernel in make_kernels([(problem, config) for problem in problems], device, num_sms=5):
         for maker in (cases.distinct_scales, cases.signed):
@@ -98,18 +108,64 @@ def check_any_number_of_k_blocks(tile: str, scaling: Scaling, device: torch.devi
             case.check(launch(kernel, case, nans(kernel.problem, device))).raise_if_failed(f"{case}, {config}")
 
 
-@pytest.mark.parametrize("tile", LOOPS)
+@pytest.mark.parametrize("tile", [*LOOPS, *LOOPS_SHARED])
 def test_any_number_of_k_blocks(tile, device, seed):
     check_any_number_of_k_blocks(tile, Scaling.BLOCK, device, seed)
 
 
-@pytest.mark.parametrize("tile", LOOPS_BY_ROWS)
+@pytest.mark.parametrize("tile", [*LOOPS_BY_ROWS, *LOOPS_SHARED_BY_ROWS])
 def test_any_number_of_k_blocks_scaled_by_rows(tile, device, seed):
     check_any_number_of_k_blocks(tile, Scaling.ROW, device, seed)
 
 
+@pytest.mark.parametrize("tile", ["64x64-k2", "64x96-k2"])
+@pytest.mark.parametrize("scaling", Scaling, ids=lambda scaling: scaling.value)
+def test_nothing_comes_from_past_the_last_k_block(scaling, tile, device, seed):
+    """Where K blocks are odd in number, one warpgroup multiplies one of zeros more. Infinite sums stay so over it, and
+    what lies past the last scale of a row of B, the next row's first or none at all, must not matter."""
+    m, n = 70, 300
+    for k, special in itertools.product((128, 272, 384), (math.nan, math.inf, -math.inf)):
+        case = cases.small_integers(m, n, k, seed=seed, device=device, scaling=scaling)
+        case.scales_b[1, 0] = special
+        case.scales_a[m - 1, -1] = case.scales_a[m - 2, k // 256] = special
+        case.a[3, k - 1] = math.nan
+        problem = Problem(m, n, k, OutputType.FLOAT32, scaling=scaling)
+        out = run(problem, config_of(problem, f"{tile}-c1x1"), poisoned(case))
+        case.check(out).raise_if_failed(f"{case}, {special}")
+
+
+def test_shares_of_k_are_summed_apart_and_then_added(device):
+    """The first takes K blocks 0 and 2, the second 1: which of these partial sums is infinite depends on it."""
+    big = 2.0**127
+    one_hot = torch.zeros(16, 384, device=device)
+    one_hot[:, ::128] = 1.0
+    codes = one_hot.to(torch.float8_e4m3fn)
+    scales_a = torch.tensor([[big, big, -big], [big, -big, big], [-big, -big, big]], device=device)
+    case = Case("exact", 0, codes[:3], to_mn_major(scales_a), codes, torch.ones(1, 3, device=device))
+    problem = Problem(3, 16, 384, OutputType.FLOAT32)
+    for tile, sums in {"64x64": [math.inf, big, -math.inf], "64x64-k2": [big, math.inf, -big]}.items():
+        assert run(problem, config_of(problem, f"{tile}-c1x1"), case)[:, 0].tolist() == sums, tile
+
+
+def test_a_config_that_shares_k_gives_a_row_the_same_bits_whatever_is_beside_it(device, seed):
+    """And in every run: the order of its sums is another than that of other configs, but its own is fixed."""
+    case = cases.signed(333, 584, 3088, seed=seed, device=device)
+    problem = Problem(333, 584, 3088, OutputType.FLOAT32)
+    for tile in LOOPS_SHARED:
+        config = config_of(problem, f"{tile}-c1x1")
+        whole = run(problem, config, case)
+        case.check(whole).raise_if_failed(f"{case}, {config}")
+        for rows in (slice(0, 333), slice(0, 1), slice(0, 65), slice(64, 128), slice(204, 333)):
+            part = replace(case, a=case.a[rows], scales_a=to_mn_major(case.scales_a[rows]))
+            out = run(replace(problem, m=len(part.a)), config, part)
+            assert torch.equal(out, whole[rows]), f"{case}, {rows}, {config}"
+
+
+SOME_TILES = ("256x128-c1x1", "128x112-c1x1", "256x64-c2x1", "64x64-c1x2", "64x64-k2-c2x1", "64x96-k2-c1x2")
+
+
 @pytest.mark.parametrize("num_sms", [1, 2, 7, 131])
-@pytest.mark.parametrize("tile", ["256x128-c1x1", "128x112-c1x1", "256x64-c2x1", "64x64-c1x2"])
+@pytest.mark.parametrize("tile", SOME_TILES)
 def test_any_number_of_sms_gives_the_same_bits(tile, num_sms, device, seed):
     problem = Problem(777, 2112, 1040)
     config = config_of(problem, tile)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fp8gemm
+from fp8gemm import settings
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.problem import Scaling
 from tests import cases
@@ -72,6 +73,14 @@ def test_the_output_may_be_c(n, strides, output, scaling, device, seed):
     assert torch.equal(out, expected), str(case)
 
 
+@pytest.fixture
+def batch_invariant():
+    """Another layout may mean another store and so another config; in this mode the bits are the same all the same."""
+    with settings.scope(batch_invariant=True):
+        yield
+
+
+@pytest.mark.usefixtures("batch_invariant")
 @pytest.mark.parametrize("c_dtype", [BF16, FP32])
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize(

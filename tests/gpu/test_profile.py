@@ -24,15 +24,17 @@ PREDICATED, ROW, FLOAT32 = StoreKind.PREDICATED, Scaling.ROW, OutputType.FLOAT32
 
 @dataclass(frozen=True)
 class Traced:
-    """A problem, and which of its configs: the place among the candidates."""
+    """A problem, and which of its configs: the place among the candidates whose consumers share K, or do not."""
 
     problem: Problem
     place: int
+    shared_k: bool = False
 
     @property
     def config(self) -> TileConfig:
         problem = self.problem
-        configs = list(candidate_configs(problem.store, problem.output, problem.scaling))
+        candidates = candidate_configs(problem.store, problem.output, problem.scaling)
+        configs = [config for config in candidates if (config.warpgroups_k > 1) == self.shared_k]
         return configs[self.place % len(configs)]
 
     def __str__(self) -> str:
@@ -49,6 +51,13 @@ TRACED = [
     Traced(Problem(777, 577, 400, store=PREDICATED), 7),
     Traced(Problem(520, 520, 640, FLOAT32, scaling=ROW), 4),
     Traced(Problem(64, 64, 128), -3),
+    # With K shared: an even and an odd number of K blocks, one, and many.
+    Traced(Problem(500, 776, 1168), 0, shared_k=True),
+    Traced(Problem(300, 520, 1040), -1, shared_k=True),
+    Traced(Problem(64, 64, 128), 0, shared_k=True),
+    Traced(Problem(300, 264, 4240), 0, shared_k=True),
+    Traced(Problem(333, 577, 400, store=PREDICATED), -1, shared_k=True),
+    Traced(Problem(520, 520, 640, FLOAT32, scaling=ROW), 0, shared_k=True),
 ]
 
 
@@ -85,12 +94,18 @@ def test_results_are_the_same_and_events_complete(traced: Traced, device: torch.
         assert sorted(recording.marks) == ["consumer 0", "consumer 1", "load", *stores]
 
         tiles = [span.tile for span in spans if span.role == "load" and span.activity == TILE]
-        expected = [(tile, k_block) for tile in tiles for k_block in range(problem.k_blocks)]
-        assert blocks(spans, "load", "load") == expected
-        for consumer in ("consumer 0", "consumer 1"):
+        shares = config.warpgroups_k
+        loaded = range(-(-problem.k_blocks // shares) * shares)  # as many for each share
+        assert blocks(spans, "load", "load") == [(tile, k_block) for tile in tiles for k_block in loaded]
+        assert blocks(spans, "load", "wait empty") == [
+            (tile, k_block) for tile in tiles for k_block in loaded[::shares]
+        ]
+        for index, consumer in enumerate(("consumer 0", "consumer 1")):
+            of_share = [(tile, k_block) for tile in tiles for k_block in loaded[index % shares :: shares]]
             for activity in ("wait full", "multiply", "promote"):
-                assert blocks(spans, consumer, activity) == expected, (consumer, activity)
-            assert blocks(spans, consumer, "stage") == [(tile, None) for tile in tiles]
+                assert blocks(spans, consumer, activity) == of_share, (consumer, activity)
+            for activity in ("stage", *(["add shares"] if shares > 1 else [])):
+                assert blocks(spans, consumer, activity) == [(tile, None) for tile in tiles], (consumer, activity)
         for store in stores:
             assert blocks(spans, store, "store") == [(tile, None) for tile in tiles]
         seen += tiles

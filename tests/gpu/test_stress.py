@@ -2,8 +2,9 @@
 
 Shapes and configs are chosen so that every wait of the kernel is needed: fewer K blocks than stages and more, chunks of
 every kind, one wave in flight and two, several tiles per CTA, clusters along either dimension, both stores, both
-scalings, staging in one slot and in more; and half as many again are drawn anew in each run. Under ``--chaos`` the
-kernels sleep at random. FP8GEMM_TEST_LAUNCHES says how many launches there are, 100000 by default.
+scalings, staging in one slot and in more, K shared by the warpgroups; and half as many again are drawn anew in each
+run. Under ``--chaos`` the kernels sleep at random. FP8GEMM_TEST_LAUNCHES says how many launches there are, 100000 by
+default.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ BASES = (
         Scaling.ROW,
         OutputType.FLOAT16,
     ),
+    Base(TileConfig(64, 64, 2, 1, 1, 1, 1, 2, waves_in_flight=2, staging_slots=1), 200, 320),
+    Base(TileConfig(64, 96, 2, 1, 2, 1, 1, 2), 200, 344, StoreKind.PREDICATED, Scaling.ROW, OutputType.FLOAT32),
 )
 KERNELS = [(problem, base.config) for base in BASES for problem in base.problems()]
 

@@ -37,10 +37,10 @@ def every_config(store: StoreKind) -> list[TileConfig]:
 
 
 def every_tile(store: StoreKind, first: int = 0) -> list[TileConfig]:
-    """Each tile size once, with the cluster shapes in rotation."""
-    by_tile: dict[tuple[int, int], list[TileConfig]] = {}
+    """Each tile once, K shared or not, with the cluster shapes in rotation."""
+    by_tile: dict[tuple[int, int, int], list[TileConfig]] = {}
     for config in candidate_configs(store):
-        by_tile.setdefault((config.block_m, config.block_n), []).append(config)
+        by_tile.setdefault((config.block_m, config.block_n, config.warpgroups_k), []).append(config)
     return [configs[(first + i) % len(configs)] for i, configs in enumerate(by_tile.values())]
 
 
@@ -75,8 +75,23 @@ def test_every_epilogue_leaves_the_accumulators_their_registers(scaling: Scaling
         most = max(config.promotion_registers(scaling) for config in configs)
         largest = [config for config in configs if config.promotion_registers(scaling) == most]
         requests += [
-            kernel_request(problem, config) for config in (largest[i % len(largest)], configs[7 * i % len(configs)])
+            kernel_request(problem, config)
+            for config in (largest[i % len(largest)], configs[(7 * i + i // len(configs)) % len(configs)])
         ]
+    faults = {artifact.request.label: found for artifact in build_many(requests) if (found := faults_of(artifact))}
+    assert faults == {}
+
+
+@pytest.mark.parametrize("scaling", list(Scaling))
+def test_the_sum_of_shares_leaves_every_epilogue_its_registers(scaling: Scaling, cache: Path) -> None:
+    """Each config whose warpgroups share K, with every store and width of output, and addends or none."""
+    requests = []
+    added = (Addend.FLOAT32, Addend.BFLOAT16)
+    for i, (output, store) in enumerate(itertools.product((OutputType.BFLOAT16, OutputType.FLOAT32), StoreKind)):
+        shared = [config for config in candidate_configs(store, output, scaling) if config.warpgroups_k > 1]
+        for config, terms in itertools.product(shared, ((Addend.NONE, Addend.NONE), added)):
+            k = (2 * LONGEST_CODE, 7168, 128, 2160)[i]
+            requests.append(kernel_request(Problem(1, 584, k, output, store, scaling, *terms), config))
     faults = {artifact.request.label: found for artifact in build_many(requests) if (found := faults_of(artifact))}
     assert faults == {}
 
@@ -124,11 +139,11 @@ def test_the_longest_kernels_compile_in_time(store: StoreKind) -> None:
 def test_whatever_is_legal_can_be_built(scaling: Scaling, cache: Path) -> None:
     """Widths that no candidate has too, with few stages. They may spill, but the headers do not refuse them."""
     requests = []
-    for i, (block_n, (rows, cols), in_flight) in enumerate(
-        itertools.product(range(16, 257, 16), ((2, 1), (1, 2)), (1, 2))
+    for i, (block_n, (rows, cols, shares), in_flight) in enumerate(
+        itertools.product(range(16, 257, 16), ((2, 1, 1), (1, 2, 1), (1, 1, 2)), (1, 2))
     ):
-        store = (StoreKind.TMA, StoreKind.PREDICATED)[i // 3 % 2]
-        config = TileConfig(64 * rows, block_n, 2, 1, 1, rows, cols, waves_in_flight=in_flight)
+        store = (StoreKind.TMA, StoreKind.PREDICATED)[i // 5 % 2]
+        config = TileConfig(64 * rows, block_n, 2, 1, 1, rows, cols, shares, in_flight)
         if not violations(config, store, scaling=scaling):
             requests.append(kernel_request(Problem(1, 584, 144, store=store, scaling=scaling), config))
     assert len(requests) > 15 and len(build_many(requests)) == len(requests)
@@ -158,6 +173,8 @@ def with_constant(request: KernelRequest, **changes: Any) -> KernelRequest:
         ({"block_n": 176}, "columns lie in two blocks"),
         ({"block_n": 160}, "another size of shared memory"),
         ({"warpgroups_m": 1}, "one load and two consumer warpgroups"),
+        ({"warpgroups_m": 1, "warpgroups_k": 2}, "half of the columns are half of the registers"),
+        ({"warpgroups_m": 1, "warpgroups_k": 3}, "K is divided among two warpgroups at most"),
         ({"cluster_m": 2, "cluster_n": 2}, "multicast to at most one other"),
         ({"output": OutputType.FLOAT32, "scaling": Scaling.ROW}, "another size of shared memory"),
         ({"n": 7169, "c": Addend.FLOAT32, "store": StoreKind.TMA}, "would cross the end of a row"),

@@ -48,7 +48,7 @@ class Kernel:
 
     @property
     def waves(self) -> int:
-        """Of one warpgroup and K block."""
+        """Of one warpgroup and one of its K blocks."""
         rows = self.config.block_m // self.config.warpgroups_m
         return rows // 64 * (self.config.block_n // self.config.warpgroups_n // self.config.wave_cols)
 
@@ -62,7 +62,7 @@ class Kernel:
     @property
     def chunks(self) -> list[int]:
         """K blocks of each piece of straight code in a copy of the main loop: long chunks, short ones, and the rest."""
-        k_blocks = -(-self.problem.k // 128)
+        k_blocks = -(-self.problem.k // 128 // self.config.warpgroups_k)  # of the warpgroup
         if self.config.waves_in_flight > 1:
             long = 4 if self.waves > 1 else 8
             lengths, rest = [long, long // 2], k_blocks % (long // 2)
@@ -186,8 +186,9 @@ def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(ker
     def holds(kernel: Kernel) -> bool:
         loads = kernel.find(r"UTMALDG\.2D")
         shared = [text for text in loads if "MULTICAST" in text.split()[0]]
-        wanted = 4 if kernel.problem.scaling is Scaling.ROW else 3
-        return len(loads) == wanted and len(shared) == kernel.config.cluster_size - 1
+        boxes = 4 if kernel.problem.scaling is Scaling.ROW else 3
+        blocks = kernel.config.warpgroups_k
+        return len(loads) == blocks * boxes and len(shared) == blocks * (kernel.config.cluster_size - 1)
 
     assert failing(kernels, holds) == []
     assert {kernel.config.cluster_size for kernel in kernels} == {1, 2}
@@ -248,6 +249,17 @@ def test_no_gpu_wide_fence_in_the_main_loop(kernels: list[Kernel]) -> None:
         return not any(map(fence.match, loop)) and len(fences) <= len(cluster_barriers)
 
     assert failing(kernels, holds) == []
+
+
+def test_only_warpgroups_that_share_k_meet_at_named_barriers(kernels: list[Kernel]) -> None:
+    """Both wait at each of two. Barrier 0 is that of the whole CTA."""
+
+    def holds(kernel: Kernel) -> bool:
+        named = {"0x1, 0x100", "0x2, 0x100"} if kernel.config.warpgroups_k == 2 else set()
+        return {text.split(maxsplit=1)[1] for text in kernel.find(r"BAR\.")} - {"0x0"} == named
+
+    assert failing(kernels, holds) == []
+    assert {kernel.config.warpgroups_k for kernel in kernels} == {1, 2}
 
 
 def test_only_clusters_pay_for_cluster_barriers(kernels: list[Kernel]) -> None:

@@ -25,12 +25,14 @@ _TRACE = Path(__file__).resolve().parents[2] / "include" / "fp8gemm" / "trace"
 
 
 def wanted() -> list[tuple[Problem, TileConfig]]:
-    """Every config of the common problem, and of each other kind of output the largest tile and one in rotation."""
+    """Every config of the common problem, and of each other kind of output the largest tile, one in rotation, and the
+    largest of which the consumers share K."""
     pairs = [(Problem(1, 7168, 2048), config) for config in candidate_configs(StoreKind.TMA)]
     for i, (output, scaling, store) in enumerate(itertools.product(OutputType, Scaling, StoreKind)):
         problem = Problem(1, 2112, 7168, output, store, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         configs = sorted(candidate_configs(store, output, scaling), key=lambda config: -config.block_m * config.block_n)
-        pairs += [(problem, configs[0]), (problem, configs[5 * i % len(configs)])]
+        sharing = [config for config in configs if config.warpgroups_k > 1]
+        pairs += [(problem, configs[0]), (problem, configs[5 * i % len(configs)]), (problem, sharing[0])]
     return list(dict.fromkeys(pairs))
 
 
@@ -59,18 +61,26 @@ def listing(tmp_path: Path) -> Callable[[Artifact], str]:
 
 
 def test_only_the_instrumented_kernel_reads_the_clock(cache: Path, listing: Callable[[Artifact], str]) -> None:
-    pairs = wanted()[::4]
+    pairs = wanted()
+    pairs = list(dict.fromkeys([*pairs[::4], *[pair for pair in pairs if pair[1].warpgroups_k > 1][::3]]))
     normal = build_many([kernel_request(*pair) for pair in pairs])
     traced = build_many([traced_request(*pair) for pair in pairs])
     for (problem, config), plain, recording in zip(pairs, normal, traced, strict=True):
-        assert not _CLOCK.search(listing(plain)), plain.request.label
+        without_marks, with_marks = listing(plain), listing(recording)
+        assert not _CLOCK.search(without_marks), plain.request.label
         assert _SYMBOL not in plain.cubin and _SYMBOL in recording.cubin
         # One mark at the beginning and one at the end of each track, and two or more in between.
         tracks = 4 if problem.store is StoreKind.TMA else 3
-        reads = _CLOCK.findall(listing(recording))
+        reads = _CLOCK.findall(with_marks)
         assert reads.count("SR_GLOBALTIMER") >= 2 * tracks, recording.request.label
         assert reads.count("SR_CLOCK") >= 4 * tracks, recording.request.label
+        assert _barriers(with_marks) == _barriers(without_marks), recording.request.label
         assert plain.key != recording.key and config.label in recording.request.label
+
+
+def _barriers(text: str) -> int:
+    """Instructions that wait at a barrier of the CTA."""
+    return len(re.findall(r"\bBAR\.", text))
 
 
 def test_the_buffer_has_the_size_that_the_host_reads() -> None:

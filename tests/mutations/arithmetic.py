@@ -14,9 +14,9 @@ _LONG = (f"{_GEMM}::test_positive_data_over_long_k[7-2112-16384]",)
 _SUBNORMAL = (f"{_GEMM}::test_extreme_scales_everywhere[1.1754943508222875e-38-333-2112-1040]",)
 
 
-_K_LOOP = "for (uint32_t k_block = 0; k_block < Shape::kNumKBlocks; ++k_block) {\n"
+_K_LOOP = "for (uint32_t step = 0; step < Shape::kNumSteps; ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
-_LAST_K = "minimum(k_block, Shape::kNumKBlocks - 1)"
+_LAST_STEP = "minimum(step, Shape::kNumSteps - 1)"
 
 _START = "start(k_block + step / kWavesPerBlock, step % kWavesPerBlock, flights[step % kInFlight]);"
 _STARTS = "void start(uint32_t k_block, uint32_t wave, Flight& flight) {"
@@ -50,7 +50,7 @@ MUTANTS = (
             Edit(
                 _MULTIPLY,
                 FINISH,
-                FINISH.replace("(", "(k_block + wave / kWavesPerBlock + 1 == Shape::kNumKBlocks, ", 1),
+                FINISH.replace("(", "(k_block + wave / kWavesPerBlock + 1 == Shape::kNumSteps, ", 1),
             ),
             Edit(_MULTIPLY, FINISHES, FINISHES.replace("(", "(bool last_block, ")),
             Edit(_MULTIPLY, "        ptx::touch_after_wait(flight.block_sums);\n", ""),
@@ -123,13 +123,13 @@ MUTANTS = (
         (
             Edit(
                 _LOAD,
-                f"{_K_LOOP}                load(tile, k_block, state);",
-                f"{_ONE_MORE}                load(tile, {_LAST_K}, state);",
+                f"{_K_LOOP}                load(tile, step, state);",
+                f"{_ONE_MORE}                load(tile, {_LAST_STEP}, state);",
             ),
             Edit(
                 _MULTIPLY,
                 _REST,
-                f"{_REST}        multiply_chunk<1>(Shape::kNumKBlocks - 1, largest_border, accumulators);\n",
+                f"{_REST}        multiply_chunk<1>(Shape::kNumSteps - 1, largest_border, accumulators);\n",
             ),
         ),
         _SIGNED,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutations import arithmetic, epilogue, lifetime, pipeline, placement, scales
+from tests.mutations import arithmetic, epilogue, lifetime, pipeline, placement, scales, shares
 from tests.mutations.mutant import Mutant
 
 MUTANTS = (
-    arithmetic.MUTANTS + scales.MUTANTS + epilogue.MUTANTS + placement.MUTANTS + pipeline.MUTANTS + lifetime.MUTANTS
+    arithmetic.MUTANTS
+    + scales.MUTANTS
+    + shares.MUTANTS
+    + epilogue.MUTANTS
+    + placement.MUTANTS
+    + pipeline.MUTANTS
+    + lifetime.MUTANTS
 )
 GPU_MUTANTS = tuple(mutant for mutant in MUTANTS if mutant.gpu)
 

@@ -72,6 +72,7 @@ CHAOS = (
         "ptx/thread.cuh",
         "FP8GEMM_DEVICE void decrease_registers() {",
         "FP8GEMM_DEVICE void increase_registers() {",
+        "FP8GEMM_DEVICE void named_barrier_sync(uint32_t barrier, uint32_t threads) {",
         "FP8GEMM_DEVICE void wait_for_previous_grids() {",
     ),
 )

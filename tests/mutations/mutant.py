@@ -68,7 +68,9 @@ class Sample:
 
 # Small tiles compile fast; N and K have tails, and K a long chunk, a short one and a rest for both warpgroups.
 _TILE = TileConfig(128, 64, 3, waves_in_flight=2)
+_SHARED_K = TileConfig(64, 64, 3, warpgroups_m=1, warpgroups_k=2, waves_in_flight=2)
 _PROBLEM = Problem(1, 584, 1168)
+_ODD = replace(_PROBLEM, k=2160)  # an odd number of K blocks
 
 SAMPLES = {
     "plain": Sample(_PROBLEM, _TILE),
@@ -82,6 +84,8 @@ SAMPLES = {
     "float16": Sample(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
     "float32": Sample(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
     "row": Sample(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
+    "shared_k": Sample(_ODD, _SHARED_K),
+    "shared_k_row": Sample(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
     "c": Sample(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
     "bias": Sample(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
     "c_and_bias": Sample(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),

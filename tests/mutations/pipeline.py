@@ -23,20 +23,21 @@ _LOOK_AHEAD = """\
 """
 _READERS = "Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Stages::kBytes"
+_SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share_;\n"
 # What a wave's products are made of, kept until the wave is finished.
 _FACTORS = (
     Edit(
         _MULTIPLY,
         "        uint32_t stage;\n    };\n",
-        "        uint32_t stage, k_block;\n float scales_a[2];\n    };\n",
+        "        uint32_t stage, slot, k_block;\n float scales_a[2];\n    };\n",
     ),
     Edit(
         _MULTIPLY,
-        "        flight.stage = state_.stage;\n",
-        "        flight.stage = state_.stage;\n        flight.k_block = k_block;\n",
+        _SLOT,
+        f"{_SLOT}        flight.slot = slot;\n        flight.k_block = k_block;\n",
     ),
 )
-_SOURCE = "&stages_.scales.a[flight.stage][first_row_ + m * Shape::kWaveM];"
+_SOURCE = "&stages_.scales.a[flight.slot][first_row_ + m * Shape::kWaveM];"
 _RELEASE = """\
         if (wave == kWavesPerBlock - 1) {
             release_stage(flight.stage);
@@ -103,7 +104,7 @@ _OPERAND_RING = (
             _MULTIPLY,
             PROMOTE,
             f"const float* late = {_SOURCE}\nconst float late_a[2] = {{late[0], late[8]}};\n"
-            f"flight.products = scales_.products(flight.stage, flight.k_block, n, late_a);\n{PROMOTE}",
+            f"flight.products = scales_.products(flight.slot, flight.k_block, n, late_a);\n{PROMOTE}",
         ),
     ),
     race(
@@ -112,13 +113,13 @@ _OPERAND_RING = (
         *_FACTORS,
         Edit(
             _MULTIPLY,
-            "flight.products = scales_.products(flight.stage, k_block, n, scales_a);",
+            "flight.products = scales_.products(slot, k_block, n, scales_a);",
             "flight.scales_a[0] = scales_a[0], flight.scales_a[1] = scales_a[1];",
         ),
         Edit(
             _MULTIPLY,
             PROMOTE,
-            f"flight.products = scales_.products(flight.stage, flight.k_block, n, flight.scales_a);\n{PROMOTE}",
+            f"flight.products = scales_.products(flight.slot, flight.k_block, n, flight.scales_a);\n{PROMOTE}",
         ),
         sample="row",
     ),
@@ -189,7 +190,7 @@ _DEADLOCKS = (
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
-        Edit(_MULTIPLY, "if constexpr (Shape::kNumKBlocks % kShortChunk != 0) {", "if constexpr (false) {"),
+        Edit(_MULTIPLY, "if constexpr (Shape::kNumSteps % kShortChunk != 0) {", "if constexpr (false) {"),
     ),
 )
 

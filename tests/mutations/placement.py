@@ -14,6 +14,7 @@ _M = "tile.m = cluster_tile.m * Config::kClusterM + rank / Config::kClusterN;"
 _N = "tile.n = cluster_tile.n * Config::kClusterN + rank % Config::kClusterN;"
 _PLACE = "TileCoordinate{first_m + in_band % rows, in_band / rows}"
 _SLOTS = "kSlots = Config::kStagingSlots;"
+_RING_BLOCKS = "kRingBlocks = Config::kStages * Config::kWarpgroupsK;"
 
 
 def _schedule(name: str, what: str, *edits: Edit) -> Mutant:
@@ -70,7 +71,7 @@ _BELIEFS = (
     _refused(
         "one-stage-more-than-the-host-counts",
         "the kernel's ring has one stage more than the host reserves shared memory for",
-        Edit("mainloop/stage.cuh", "kStages = Config::kStages;", "kStages = Config::kStages + 1;"),
+        Edit("mainloop/stage.cuh", _RING_BLOCKS, _RING_BLOCKS.replace("Config::kStages", "(Config::kStages + 1)")),
         message="the host computes another size of shared memory",
     ),
     _refused(

@@ -8,7 +8,6 @@ _MULTIPLY, _BLOCK, _ROW = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", 
 _LOAD, _DENSE = "mainloop/load.cuh", "kernels/dense.cuh"
 
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
-_LONG = ("tests/gpu/test_gemm.py::test_positive_data_over_long_k[7-2112-16384]",)
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
 _RUN = "            multiplier.run(accumulators);\n"
@@ -32,7 +31,7 @@ _SCALES_OF_A = (
     Mutant(
         "waves-share-scales",
         "the second wave of 64 rows takes the scales of the first",
-        (Edit(_MULTIPLY, "[flight.stage][first_row_ + m * Shape::kWaveM]", "[flight.stage][first_row_]"),),
+        (Edit(_MULTIPLY, "[slot][first_row_ + m * Shape::kWaveM]", "[slot][first_row_]"),),
         under("256x64", "256x128"),
         sample="tall",
     ),
@@ -79,13 +78,13 @@ _SCALES_OF_B = (
         "scales-of-b-not-fetched-anew",
         "from the 64th K block on the scales of B are those of 32 blocks before",
         (Edit(_BLOCK, "load(block, k_block + kThreadsPerWarp);", "load(block, k_block);"),),
-        _LONG,
+        under("128x128"),
         sample="long",
     ),
     Mutant(
         "row-scales-of-b-from-a",
         "with row scales on both sides, those of B are read where those of A are",
-        (Edit(_ROW, "&stages_.scales.b[stage]", "&stages_.scales.a[stage]"),),
+        (Edit(_ROW, "&stages_.scales.b[slot]", "&stages_.scales.a[slot]"),),
         _ROWS,
         sample="row",
     ),

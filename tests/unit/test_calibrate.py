@@ -14,13 +14,14 @@ import pytest
 
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.config import TileConfig, candidate_configs
-from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.problem import Problem, StoreKind
 from tests.scripts import load_script
 
 calibrate = load_script("calibrate")
 from calibration import figures, fit, judge, timings  # noqa: E402  (loaded with the script)
 
+H200 = named_chip("h200")
 CANDIDATES = list(candidate_configs(StoreKind.TMA))
 LABELS = [config.label for config in CANDIDATES]
 HEADING = {"gpu": "NVIDIA H200", "date": "2026-01-02", "torch": "2.11", "method": "medians", "seed": 3}
@@ -47,11 +48,8 @@ def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constan
     return SimpleNamespace(total_us=constants.launch_us + macs / rate)
 
 
-CHIP = Chip("h200", 132, 60 << 20, 4e6)
-
-
 def predicted_us(problem: Problem, config: TileConfig, constants: Constants) -> float:
-    us: float = predict(problem, config, CHIP, constants).total_us
+    us: float = predict(problem, config, H200, constants).total_us
     return us
 
 
@@ -75,7 +73,7 @@ SHAPES = [(m, n, k) for m in (64, 300, 1024, 4096) for n, k in ((576, 7168), (21
 
 @pytest.fixture
 def rows(tmp_path: Path) -> tuple[Any, ...]:
-    return tuple(timings.read_sweeps([written(tmp_path, "sweep.json", measured(SHAPES))]).rows)
+    return tuple(timings.read_sweeps([written(tmp_path, "sweep.json", measured(SHAPES))], H200).rows)
 
 
 def test_sweeps_are_read_with_their_candidates_and_the_rest_is_counted(tmp_path: Path) -> None:
@@ -83,12 +81,12 @@ def test_sweeps_are_read_with_their_candidates_and_the_rest_is_counted(tmp_path:
     only_gone = {"m": 65, "n": 128, "k": 256, "us": {"gone": 1.0, "lost": 2.0}}
     first = written(tmp_path, "a.json", {**HEADING, "rows": [one, only_gone]})
     second = written(tmp_path, "b.json", {**HEADING, "date": "2026-01-03", "rows": [{**one, "m": 16, "us": one["us"]}]})
-    sweep = timings.read_sweeps([first, second])
+    sweep = timings.read_sweeps([first, second], H200)
     assert [row.problem for row in sweep.rows] == [Problem(64, 128, 256), Problem(16, 128, 256)]
     assert sweep.rows[0].timings == ((CANDIDATES[0], 5.5), (CANDIDATES[3], 7.0)), "in the order of the candidates"
     assert (sweep.timings, sweep.unknown) == (4, {"gone": 3, "lost": 1})
     assert (sweep.heading["date"], sweep.heading["torch"]) == ("2026-01-02; 2026-01-03", "2.11")
-    assert len(timings.read_sweeps([first, second], least_m=17).rows) == 1
+    assert len(timings.read_sweeps([first, second], H200, least_m=17).rows) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,9 +104,9 @@ def test_what_is_no_sweep_is_refused(tmp_path: Path, text: str, complaint: str) 
     bad = tmp_path / "bad.json"
     bad.write_text(text)
     with pytest.raises(InputError, match=complaint):
-        timings.read_sweeps([*good, bad])
+        timings.read_sweeps([*good, bad], H200)
     with pytest.raises(InputError, match="expected a sweep in JSON, got .*missing.json"):
-        timings.read_sweeps([tmp_path / "missing.json"])
+        timings.read_sweeps([tmp_path / "missing.json"], H200)
 
 
 def test_layers_are_held_out_whole_and_the_same_with_the_same_seed(rows) -> None:
@@ -149,7 +147,12 @@ def test_the_choice_is_the_fastest_predicted_of_those_that_were_measured() -> No
 
 def test_a_model_that_is_right_has_neither_error_nor_regret(rows) -> None:
     part = judge.judged("all", rows, lambda problem, config: predicted_us(problem, config, TRUE))
-    assert part["error"]["all"] == {"timings": 16 * len(CANDIDATES), "bias": 1.0, "median": 0.0, "p90": 0.0}
+    assert part["error"]["all"] == {
+        "timings": sum(len(row.timings) for row in rows),
+        "bias": 1.0,
+        "median": 0.0,
+        "p90": 0.0,
+    }
     assert part["regret"]["all"] == {"shapes": 16, "mean": 0.0, "p95": 0.0, "max": 0.0} and part["worst"] == []
     assert (part["shapes"], part["layers"]) == (16, 4)
 
@@ -211,8 +214,9 @@ def test_the_script_judges_fits_and_writes_what_tables_and_plots_are_drawn_from(
     options = ["--fit", "--holdout", "0.25", "--evaluations", "200", "--json", str(out), "--plot", str(plot)]
     assert calibrate.main([str(sweep), *options]) == 0
     printed = capsys.readouterr().out
-    few = 4 * len(CANDIDATES)
-    for part in (f"fitted: {3 * few} timings", f"held out: {few} timings"):
+    fitted, held_out = timings.split(timings.read_sweeps([sweep], H200).rows, 0.25, 0)
+    few, most = (sum(len(row.timings) for row in rows) for rows in (held_out, fitted))
+    for part in (f"fitted: {most} timings", f"held out: {few} timings"):
         assert printed.count(part) == 2, "before the fit and after"
     assert "\nDEFAULT = Constants(\n" in printed
 
@@ -220,7 +224,7 @@ def test_the_script_judges_fits_and_writes_what_tables_and_plots_are_drawn_from(
     assert [part["name"] for part in result["parts"]] == ["fitted", "held out"]
     assert (result["seed"], result["holdout"], result["sweeps"]) == (0, 0.25, ["sweep.json"])
     assert result["constants"]["rate"] != START.rate and result["constants"]["absent"] == 0
-    assert sum(map(len, result["points"].values())) == 4 * few
+    assert sum(map(len, result["points"].values())) == most + few
     results = load_script("results")
     assert results.canvas.shows(plot, result)
     text = "\n".join(results.SECTIONS["calibration"].draw(result))

@@ -120,6 +120,22 @@ def test_expectations_by_hand() -> None:
     assert tail.tiles == 4 and tail.bytes_into_sms == 1024 * (1 * 2 + 256 * 2) + 4 * 8 * 1 * 2
 
 
+@pytest.mark.parametrize(("k", "k_blocks"), [(1024, 8), (1040, 10)])
+def test_expectations_where_warpgroups_share_k(k: int, k_blocks: int) -> None:
+    """Each does as many K blocks: of nine the tenth is past the end, which is multiplied, but which nobody sends."""
+    config = TileConfig(64, 64, 4, warpgroups_m=1, warpgroups_k=2)
+    expected = expect(problem_of(128, 256, k), config, CHIPS["h200"])
+    assert (expected.tiles, expected.k_blocks, expected.cycles_per_k_block) == (8, k_blocks, 128)
+    assert expected.instructions == 8 * k_blocks * 1 * 4 * 4
+    assert expected.tensor_cycles == pytest.approx(8 * k_blocks * 128 / 132)
+    assert expected.busiest_tensor_cycles == k_blocks * 128
+    scales = 4 * (-(-k // 128)) * 64
+    assert expected.bytes_into_sms == 8 * ((64 + 64) * k + scales)
+    assert expected.bytes_out_of_l2 == expected.bytes_into_sms
+    divided = expect(problem_of(128, 256, k), TileConfig(64, 64, 4, warpgroups_m=1, warpgroups_n=2), CHIPS["h200"])
+    assert divided.bytes_into_sms == expected.bytes_into_sms and divided.k_blocks == -(-k // 128)
+
+
 def test_tables_have_a_line_per_figure_and_leave_out_what_is_not_known() -> None:
     problem, chip = problem_of(4096, 4096, 4096), CHIPS["h200"]
     expected = expect(problem, choose_config(problem, chip, None), chip)

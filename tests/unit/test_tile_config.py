@@ -11,12 +11,16 @@ import pytest
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import (
     FEW_ROWS_TILES,
+    LONG_K,
+    LONG_K_TILES,
     MAX_STAGES,
+    SHORT_K_TILES,
     TILES,
     TileConfig,
     candidate_configs,
     deepest_config,
     is_for_few_rows,
+    is_for_other_k,
     shared_bytes,
     staged_parts,
     violations,
@@ -27,9 +31,17 @@ SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 
 LEGAL = TileConfig(128, 128, 4)
+SHARED_K = TileConfig(64, 128, 3, warpgroups_m=1, warpgroups_k=2)
 BROKEN = {
     "consumer warpgroups": (replace(LEGAL, warpgroups_m=1), TMA),
-    "consumer warpgroups, has 0 x 2": (replace(LEGAL, warpgroups_m=0, warpgroups_n=2), TMA),
+    "consumer warpgroups, has 0 x 2 x 1": (replace(LEGAL, warpgroups_m=0, warpgroups_n=2), TMA),
+    "consumer warpgroups, has 1 x 1 x 0": (replace(SHARED_K, warpgroups_k=0), TMA),
+    "consumer warpgroups, has 1 x 1 x 3": (replace(SHARED_K, stages=2, warpgroups_k=3), PREDICATED),
+    "a multiple of 32 columns, not 128 x 128": (replace(SHARED_K, block_m=128, stages=2), PREDICATED),
+    "a multiple of 32 columns, not 64 x 80": (replace(SHARED_K, block_n=80), TMA),
+    "a multiple of 32 columns, not 64 x 256": (replace(SHARED_K, block_n=256, stages=2), PREDICATED),
+    "288 registers for promotion": (replace(SHARED_K, block_n=192, stages=2, waves_in_flight=2), TMA),
+    "249856 bytes of shared memory": (replace(SHARED_K, stages=4, staging_slots=4), TMA),
     "block_k": (replace(LEGAL, block_k=64), TMA),
     "block_m = 96": (replace(LEGAL, block_m=96), TMA),
     "block_m = 384": (TileConfig(384, 32, 2), TMA),
@@ -82,7 +94,7 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
         two = replace(config, waves_in_flight=2, stages=2, staging_slots=1)
         assert config.waves_in_flight == 2 or violations(two, store, output, scaling)
         parts = staged_parts(config)
-        least, most = (-(-parts // 2), parts) if store is TMA else (1, 1)
+        least, most = (-(-parts // 2) if config.warpgroups_k == 1 else 1, parts) if store is TMA else (1, 1)
         assert least <= config.staging_slots <= most
         deeper = replace(config, stages=config.stages + 1, staging_slots=least)
         assert config.stages == MAX_STAGES or shared_bytes(deeper, store, output, scaling) > SHARED_LIMIT
@@ -92,10 +104,18 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
-    every = [(c.block_m, c.block_n, c.cluster_m, c.cluster_n) for c in candidate_configs(store)]
-    assert every == [*((*tile, 1, 1) for tile in TILES), *FEW_ROWS_TILES]
+    every = [(c.block_m, c.block_n, c.warpgroups_k, c.cluster_m, c.cluster_n) for c in candidate_configs(store)]
+    for_few_rows = [(block_m, block_n, 1, *cluster) for block_m, block_n, *cluster in FEW_ROWS_TILES]
+    assert every == [*((*tile, 1, 1) for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES)), *for_few_rows]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_size == 1
+
+
+@pytest.mark.parametrize(("k", "others"), [(LONG_K - 16, LONG_K_TILES), (LONG_K, SHORT_K_TILES)])
+def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: tuple[tuple[int, int, int], ...]) -> None:
+    for config in candidate_configs(TMA):
+        tile = (config.block_m, config.block_n, config.warpgroups_k)
+        assert is_for_other_k(config, k) == (tile in others and config.cluster_size == 1)
 
 
 @pytest.mark.parametrize(("tile", "width"), WIDTHS.items(), ids=str)
@@ -111,14 +131,32 @@ def test_a_broken_rule_is_named_and_it_alone(rule: str, broken: tuple[Any, ...])
     assert rule in found
 
 
+@pytest.mark.parametrize("store", list(StoreKind))
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("block_n", range(32, 193, 32))
+def test_any_wave_of_whole_pairs_of_columns_may_share_k(
+    block_n: int, cluster: tuple[int, int], store: StoreKind
+) -> None:
+    config = deepest_config(64, block_n, *cluster, store, warpgroups_k=2)
+    assert config is not None and violations(config, store) == []
+    assert (config.warpgroups_m, config.warpgroups_n, config.wave_cols) == (1, 1, block_n)
+    assert not is_for_few_rows(config) and f"-k2-s{config.stages}" in config.label
+
+
+@pytest.mark.parametrize(("block_m", "block_n"), [(128, 64), (64, 48), (64, 256)])
+def test_no_other_tile_may_share_k(block_m: int, block_n: int) -> None:
+    assert deepest_config(block_m, block_n, 1, 1, PREDICATED, warpgroups_k=2) is None
+
+
 def test_the_configs_that_were_broken_are_legal_else() -> None:
     assert violations(LEGAL, TMA) == violations(replace(LEGAL, stages=6, staging_slots=9), PREDICATED) == []
     assert violations(replace(LEGAL, block_n=112), TMA) == violations(LEGAL, TMA, scaling=Scaling.ROW) == []
+    assert violations(SHARED_K, TMA) == violations(replace(SHARED_K, block_n=192, stages=2), TMA) == []
     assert violations(TileConfig(128, 160, 2), TMA) == violations(replace(LEGAL, block_m=256, stages=2), TMA) == []
 
 
 def test_the_last_byte_of_shared_memory_may_be_used_and_not_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = TileConfig(128, 32, 11)
+    full = TileConfig(64, 160, 8, warpgroups_m=1, warpgroups_n=2)
     assert shared_bytes(full, PREDICATED) == SHARED_LIMIT == hopper.SHARED_BYTES_PER_CTA
     assert violations(full, PREDICATED) == []
     monkeypatch.setattr(hopper, "SHARED_BYTES_PER_CTA", SHARED_LIMIT - 1)
@@ -130,10 +168,30 @@ def test_the_last_byte_of_shared_memory_may_be_used_and_not_one_more(monkeypatch
 def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
     """The exact size is asserted when the kernel is compiled; this bounds it without a compiler."""
     for config in candidate_configs(store):
-        stage = (config.block_m + config.block_n) * 128 + 4 * config.block_m
-        part = 64 * gcd(config.block_n // config.warpgroups_n, 32)
-        output = 2 * config.staging_slots * part * 2 if store is TMA else 0
-        least = config.stages * (stage + 16) + output
+        block = (config.block_m + config.block_n) * 128 + 4 * config.block_m
+        stage = block * config.warpgroups_k
+        stored_cols = config.block_n // config.warpgroups_n // config.warpgroups_k
+        output = 2 * config.staging_slots * 64 * gcd(stored_cols, 32) * 2 if store is TMA else 0
+        exchanged = 4 * config.block_m * config.block_n // 2 if config.warpgroups_k == 2 else 0
+        least = config.stages * (stage + 16) + exchanged + output
         assert least <= shared_bytes(config, store) < least + 4096
-        assert config.stage_bytes() == stage
-        assert config.threads == 384
+        assert (config.block_bytes(), config.stage_bytes()) == (block, stage)
+        assert config.threads == 384 and config.warpgroups == 2
+
+
+def test_warpgroups_that_share_k_hold_a_block_each_and_the_sums_of_a_whole_tile() -> None:
+    """Beside warpgroups that divide the columns: twice the bytes of a stage, and twice the registers."""
+    divided = replace(SHARED_K, warpgroups_n=2, warpgroups_k=1)
+    assert (SHARED_K.wave_cols, divided.wave_cols) == (128, 64)
+    for scaling, block in ((Scaling.BLOCK, 192 * 128 + 4 * 64), (Scaling.ROW, 192 * 128 + 4 * 192)):
+        assert SHARED_K.block_bytes(scaling) == divided.block_bytes(scaling) == divided.stage_bytes(scaling) == block
+        assert SHARED_K.stage_bytes(scaling) == 2 * block
+        assert SHARED_K.promotion_registers(scaling) == 2 * divided.promotion_registers(scaling)
+    assert staged_parts(SHARED_K) == staged_parts(divided) == 2
+    shared, alike = (shared_bytes(each, PREDICATED) for each in (SHARED_K, replace(divided, stages=6)))
+    assert shared == alike + 64 * 128 * 4 // 2  # half of the tile's sums
+
+
+def test_labels_say_how_k_is_shared_and_nothing_where_it_is_not() -> None:
+    assert (LEGAL.label, SHARED_K.label) == ("128x128-s4-c1x1", "64x128-k2-s3-c1x1")
+    assert replace(SHARED_K, cluster_n=2).label == "64x128-k2-s3-c1x2"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from fp8gemm.profiling import command
+from fp8gemm.profiling import command, gantt
 from fp8gemm.profiling.gantt import window
 from fp8gemm.profiling.timeline import Timeline
-from fp8gemm.profiling.trace import ACTIVITIES, BUFFER_BYTES, REGIONS, SLOTS, Recording, decode, summarise
+from fp8gemm.profiling.trace import ACTIVITIES, BUFFER_BYTES, END, REGIONS, SLOTS, Recording, decode, summarise
 
 Marks = Sequence[tuple[int, str, int]]
 
@@ -64,6 +64,37 @@ EPILOGUE = [
 # Tracks load, multiply and epilogue; of the consumers the second.
 REGION = {0: LOAD, 4 + 1: CONSUMER, 8 + 1: EPILOGUE}
 
+TILE, NEXT = 3 << 14 | 7, 4 << 14
+
+
+def sharing_consumer(share: int) -> tuple[Marks, Marks]:
+    """The tracks multiply and epilogue of one that has every second of four K blocks of each of two tiles."""
+    multiply, epilogue = [(0, "set-up", 0), (10, "tile", TILE)], [(5, "set-up", 0)]
+    for begun, finished, following in ((20, TILE, NEXT), (320, NEXT, None)):
+        for step in range(2):
+            start, k_block = begun + 100 * step, 2 * step + share
+            multiply += [
+                (start, "wait full", k_block),
+                (start + 10, "multiply", k_block << 8),
+                (start + 80, "promote", k_block << 8),
+            ]
+        end = begun + 200
+        multiply += [] if following is None else [(end, "tile", following)]
+        multiply.append((end + 20, "add shares", finished))
+        epilogue += [(end + 50, "tile", finished), (end + 60, "wait slot", 0), (end + 70, "stage", 0)]
+    return [*multiply, (640, "end", 100)], [*epilogue, (620, "end", 100)]
+
+
+def sharing() -> Recording:
+    """Of a kernel whose consumers share K: a stage brings two K blocks."""
+    load = [(0, "set-up", 0), (5, "tile", TILE)]
+    for first in (0, 2):
+        start = 10 + 20 * first
+        load += [(start, "wait empty", first), (start + 10, "load", first), (start + 20, "load", first + 1)]
+    (first, first_epilogue), (second, second_epilogue) = sharing_consumer(0), sharing_consumer(1)
+    regions = {0: [*load, (90, "end", 100)], 4: first, 5: second, 8: first_epilogue, 9: second_epilogue}
+    return decode(buffer_of(regions))
+
 
 @pytest.fixture(scope="module")
 def recording() -> Recording:
@@ -110,6 +141,39 @@ def test_shares_and_cycles_per_k_block(recording: Recording) -> None:
     assert "wait slot 4.3 %" in consumer.line()
 
 
+def test_consumers_that_share_k_say_which_k_blocks_are_theirs() -> None:
+    spans = sharing().spans()
+
+    def found(role: str, activity: str) -> list[tuple[tuple[int, int] | None, int | None]]:
+        return [(span.tile, span.k_block) for span in spans if (span.role, span.activity) == (role, activity)]
+
+    tiles = ((3, 7), (4, 0))
+    assert found("load", "wait empty") == [((3, 7), 0), ((3, 7), 2)]
+    assert found("load", "load") == [((3, 7), k_block) for k_block in range(4)]
+    for share in range(2):
+        of_share = [(tile, k_block) for tile in tiles for k_block in (share, share + 2)]
+        for activity in ("wait full", "multiply", "promote"):
+            assert found(f"consumer {share}", activity) == of_share
+        # The tile whose sums they are, although the next has been begun by then.
+        assert found(f"consumer {share}", "add shares") == [(tile, None) for tile in tiles]
+    adding = [span for span in spans if span.activity == "add shares"]
+    assert {(span.start, span.end, span.number) for span in adding} == {(240, 270, 0), (540, 570, 0)}
+
+
+def test_k_blocks_that_are_worked_on_side_by_side_count_together() -> None:
+    load, *consumers = summarise(sharing().spans())
+    assert (load.k_blocks, load.cycles_per_k_block) == (4, pytest.approx(80 / 4))
+    for consumer in consumers:
+        # 100 cycles for a K block, 120 for the last one before the exchange, in which the other does one too.
+        assert consumer.k_blocks == 4 and consumer.cycles_per_k_block == pytest.approx((3 * 100 + 120) / 8)
+        assert "4 K blocks" in consumer.line() and "add shares 9.7 %" in consumer.line()
+
+
+def test_the_closer_look_holds_the_exchange_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gantt, "_ZOOM_K_BLOCKS", 1)
+    assert window(sharing().spans()) == (240 - 52, 320 + 52)
+
+
 def test_marks_without_room_are_counted(recording: Recording) -> None:
     full = [(index, "wait empty", index) for index in range(SLOTS - 1)]
     marks = [(0, "set-up", 0), *full[1:], (10**6, "end", 10**8)]
@@ -154,11 +218,12 @@ def test_a_short_launch_takes_the_clock_that_it_is_given(recording: Recording) -
     assert Timeline.of(Recording(recording.marks, {}, None), {}, 1234.0).clock_mhz == 1234.0
 
 
+@pytest.mark.parametrize("source", [lambda: decode(buffer_of(REGION)), sharing], ids=["own columns", "shared K"])
 def test_the_picture_is_drawn_from_a_trace(
-    recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    source: Callable[[], Recording], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, picture = tmp_path / "trace.json", tmp_path / "deep" / "timeline.png"
-    path.write_text(json.dumps(timeline_of(recording).as_json()))
+    path.write_text(json.dumps(timeline_of(source()).as_json()))
     arguments = ["--from", str(path), "--timeline", str(picture)]
     if importlib.util.find_spec("matplotlib") is None:
         with pytest.raises(SystemExit):
@@ -167,6 +232,11 @@ def test_the_picture_is_drawn_from_a_trace(
         pytest.skip("no matplotlib to draw with")
     assert command.main(arguments) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_activity_has_a_colour_of_its_own() -> None:
+    assert set(gantt.COLOURS) == set(ACTIVITIES) - {END}
+    assert len(set(gantt.COLOURS.values())) == len(gantt.COLOURS)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"otherData": {"clock_mhz": 1}, "traceEvents": [{}]}'])

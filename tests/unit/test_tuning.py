@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fp8gemm
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.config import FEW_ROWS, candidate_configs, is_for_few_rows
+from fp8gemm.tuning.config import FEW_ROWS, candidate_configs, is_for_few_rows, is_for_other_k
 from fp8gemm.tuning.hopper import CHIPS, chip_of_device, named_chip
 from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
@@ -61,7 +61,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
     order, rounded_m = [], -(-m // STEP) * STEP
     for config in ranked:
         idles = -(-m // config.block_m) < config.cluster_m or -(-n // config.block_n) < config.cluster_n
-        is_last = idles or (rounded_m >= FEW_ROWS and is_for_few_rows(config))
+        is_last = idles or (rounded_m >= FEW_ROWS and is_for_few_rows(config)) or is_for_other_k(config, k)
         order.append((is_last, predict(replace(problem, m=rounded_m), config, named).total_us))
     assert order == sorted(order)
     assert not order[0][0] and order[0][1] > 0
@@ -124,10 +124,11 @@ def test_batch_invariant_choices_share_one_instruction_shape(
     for m in (1, 64, 65, 700, 5000):
         problem = Problem(m, n, k, output, store, scaling, batch_invariant=True)
         ranked = ranked_configs(problem, named)
-        assert {config.wave_cols for config in ranked} == {width}
+        assert {(config.wave_cols, config.warpgroups_k) for config in ranked} == {(width, 1)}
         assert ranked[0] == select_config(problem, named)
+        costs = [predict(replace(problem, m=-(-m // STEP) * STEP), config, named).total_us for config in ranked]
         free = select_config(replace(problem, batch_invariant=False), named)
-        assert free.wave_cols != width or free == ranked[0]
+        assert free not in ranked or costs[0] <= costs[ranked.index(free)]
 
 
 def test_the_instruction_shape_follows_the_layer() -> None:

@@ -1,5 +1,8 @@
 // How a CTA's output tile is divided among warpgroups, and a warpgroup's part into waves.
 //
+// Warpgroups divide its rows, its columns, or the K blocks of each stage. Sharing K gives narrow tiles waves of their
+// whole width, which read less from shared memory for each product; it costs an addition at the end of a tile.
+//
 // A wave is what one chain of WGMMAs computes: 64 rows by at most 192 columns. Its block sums need a register for
 // every accumulator of the wave, on top of those of the whole tile, so the widest parts are two waves wide.
 #pragma once
@@ -20,8 +23,12 @@ struct TileShape {
     static constexpr uint32_t kBlockN = Config::kBlockN;
     static constexpr uint32_t kBlockK = Config::kBlockK;
     static constexpr uint32_t kNumKBlocks = ceil_div(Config::kK, kBlockK);
+    /// Stages that a tile takes: each holds one K block of every share of K. In the last, some may lie past the end of K
+    /// and are zeros.
+    static constexpr uint32_t kNumSteps = ceil_div(kNumKBlocks, Config::kWarpgroupsK);
 
-    static constexpr uint32_t kWarpgroups = Config::kWarpgroupsM * Config::kWarpgroupsN;
+    static constexpr uint32_t kWarpgroupsOfShare = Config::kWarpgroupsM * Config::kWarpgroupsN;
+    static constexpr uint32_t kWarpgroups = kWarpgroupsOfShare * Config::kWarpgroupsK;
     static constexpr uint32_t kWarpgroupRows = kBlockM / Config::kWarpgroupsM;
     static constexpr uint32_t kWarpgroupCols = kBlockN / Config::kWarpgroupsN;
 
@@ -40,6 +47,24 @@ struct TileShape {
 
     /// Accumulators of one thread: one row of registers per wave.
     using Accumulators = float[kWavesM][kWavesN][kWaveRegisters];
+
+    /// Which share of K is a warpgroup's: it has that K block of every stage.
+    static FP8GEMM_HOST_DEVICE constexpr uint32_t share_of(uint32_t warpgroup) {
+        return Config::kWarpgroupsK == 1 ? 0 : warpgroup / kWarpgroupsOfShare;
+    }
+};
+
+/// A config as the epilogue sees it: once the shares of K are added up, the warpgroups that had them divide the columns.
+template <class Config, uint32_t kWarpgroupsThatShareK = Config::kWarpgroupsK>
+struct SummedConfig : Config {
+    static constexpr uint32_t kWarpgroupsN = Config::kWarpgroupsN * kWarpgroupsThatShareK;
+    static constexpr uint32_t kWarpgroupsK = 1;
+    using Type = SummedConfig;
+};
+
+template <class Config>
+struct SummedConfig<Config, 1> {
+    using Type = Config;
 };
 
 /// The first row of a wave that a warp holds; `warp` counts through the CTA.
@@ -54,7 +79,7 @@ struct WarpgroupOrigin {
     uint32_t col;
 
     FP8GEMM_HOST_DEVICE explicit WarpgroupOrigin(uint32_t warpgroup)
-        : row(warpgroup / Config::kWarpgroupsN * Shape::kWarpgroupRows),
+        : row(warpgroup % Shape::kWarpgroupsOfShare / Config::kWarpgroupsN * Shape::kWarpgroupRows),
           col(warpgroup % Config::kWarpgroupsN * Shape::kWarpgroupCols) {}
 };
 

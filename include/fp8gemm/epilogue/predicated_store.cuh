@@ -74,8 +74,8 @@ public:
     };
 
     /// There are no store warps to run this.
-    template <class Params>
-    static FP8GEMM_DEVICE void drain(const Params&, SharedStorage&, PersistentSchedule<Config>, uint32_t) {}
+    template <class Params, class Schedule>
+    static FP8GEMM_DEVICE void drain(const Params&, SharedStorage&, Schedule, uint32_t) {}
 };
 
 }  // namespace fp8gemm

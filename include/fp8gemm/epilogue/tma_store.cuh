@@ -145,8 +145,8 @@ public:
     };
 
     /// The store warp's side: every tile of this CTA, for one warpgroup. By one thread.
-    template <class Params>
-    static FP8GEMM_DEVICE void drain(const Params& params, SharedStorage& shared, PersistentSchedule<Config> schedule,
+    template <class Params, class Schedule>
+    static FP8GEMM_DEVICE void drain(const Params& params, SharedStorage& shared, Schedule schedule,
                                      uint32_t warpgroup) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         Ring& ring = shared.rings[warpgroup];

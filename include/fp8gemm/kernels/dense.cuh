@@ -9,20 +9,23 @@
 //   warpgroups 1...                  multiply: WGMMA, promotion, addition of C and bias, conversion, staging
 //
 // Shared memory (SharedStorage)
-//   operands.a, .b, .scales          kStages K blocks
+//   operands.a, .b, .scales          kStages x K blocks: one, or one for each warpgroup
+//   operands.ring                    kStages x {full, empty}
+//   shares                           with K shared by the warpgroups: half of a tile's sums
 //   epilogue                         with TMA store: staging slots and their ring for each consumer warpgroup
-//   operand_ring                     kStages x {full, empty}
 //
 // Barriers               arrives                                       count                       first wait, parity
-//   operand_ring.full    load thread (expect_tx) + the bytes           1                           multiply, 0
-//   operand_ring.empty   a lane of each consumer warp of the cluster   cluster size x warps        load, 1
+//   operands.ring.full   load thread (expect_tx) + the bytes           1                           multiply, 0
+//   operands.ring.empty  a lane of each consumer warp of the cluster   cluster size x warps        load, 1
 //   epilogue ring.full   a lane of each warp of the warpgroup          4                           store, 0
 //   epilogue ring.empty  the store thread                              1                           multiply, 1
+//   named barriers       both consumer warpgroups, K shared            256                         see add_shares.cuh
 #pragma once
 
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/predicated_store.cuh"
 #include "fp8gemm/epilogue/tma_store.cuh"
+#include "fp8gemm/mainloop/add_shares.cuh"
 #include "fp8gemm/mainloop/load.cuh"
 #include "fp8gemm/mainloop/multiply.cuh"
 #include "fp8gemm/ptx/cluster.cuh"
@@ -47,7 +50,9 @@ template <class Config>
 struct Dense {
     using Shape = TileShape<Config>;
     using Schedule = PersistentSchedule<Config>;
-    using Epilogue = typename EpiloguePolicy<Config, Config::kStore>::Type;
+    using Shares = ShareSum<Config>;
+    using Output = typename SummedConfig<Config>::Type;
+    using Epilogue = typename EpiloguePolicy<Output, Config::kStore>::Type;
 
     static constexpr uint32_t kNumThreads = (1 + Shape::kWarpgroups) * kThreadsPerWarpgroup;
     static constexpr uint32_t kLoadRegisters = 40;
@@ -77,8 +82,8 @@ struct Dense {
 
     struct SharedStorage {
         OperandStages<Config> operands;
-        typename Epilogue::SharedStorage epilogue;
-        BarrierRing<Config::kStages> operand_ring;
+        [[no_unique_address]] typename Shares::SharedStorage shares;
+        [[no_unique_address]] typename Epilogue::SharedStorage epilogue;
     };
     static_assert(sizeof(SharedStorage) == Config::kSharedBytes, "the host computes another size of shared memory");
 
@@ -95,7 +100,7 @@ struct Dense {
             ptx::decrease_registers<kLoadRegisters>();
             if (ptx::elect_one()) {
                 if (warp == 0) {
-                    OperandLoader<Config>(params, shared.operands, shared.operand_ring, rank).run(schedule);
+                    OperandLoader<Config>(params, shared.operands, rank).run(schedule);
                 } else if (warp <= Epilogue::kStoreWarps) {
                     Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
                 }
@@ -113,7 +118,7 @@ private:
             ptx::prefetch_tensor_map(params.a_map);
             ptx::prefetch_tensor_map(params.b_map);
             ptx::prefetch_tensor_map(params.scales_a_map);
-            shared.operand_ring.initialize(1, Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);
+            shared.operands.ring.initialize(1, Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);
             shared.epilogue.initialize();
             ptx::fence_mbarrier_init();
         }
@@ -123,8 +128,8 @@ private:
 
     static FP8GEMM_DEVICE void multiply(const Params& params, SharedStorage& shared, Schedule schedule,
                                         uint32_t warpgroup, uint32_t warp) {
-        Multiplier<Config> multiplier(shared.operands, shared.operand_ring, params.scales_b, warpgroup, warp);
-        const Addends<Config> addends(params, warpgroup, warp);
+        Multiplier<Config> multiplier(shared.operands, params.scales_b, warpgroup, warp);
+        const Addends<Output> addends(params, warpgroup, warp);
         typename Epilogue::Writer writer(params, shared.epilogue, warpgroup, warp);
         typename Shape::Accumulators accumulators;
         TileCoordinate tile;
@@ -139,7 +144,8 @@ private:
             if (more) {
                 multiplier.begin(tile);
             }
-            writer.write(finished, addends, accumulators);
+            multiplier.mark_sum(finished);
+            writer.write(finished, addends, Shares::add(shared.shares, warpgroup, accumulators));
         }
     }
 

@@ -16,9 +16,9 @@ namespace fp8gemm {
 
 /// One warpgroup's reader of the block scales.
 ///
-/// Each lane loads the scale of another K block, so one coalesced load covers 32 of them, and a shuffle hands out the one
-/// in use. The next 32 are loaded 32 blocks ahead, and a tile's first ones before the epilogue of the tile before it, so
-/// that no block waits for device memory.
+/// Each lane loads the scale of another K block of the warpgroup's share, so one load covers 32 of them, and a shuffle
+/// hands out the one in use. The next 32 are loaded 32 blocks ahead, and a tile's first ones before the epilogue of the
+/// tile before it, so that no block waits for device memory.
 template <class Config>
 class BlockScales {
     using Shape = TileShape<Config>;
@@ -32,6 +32,7 @@ public:
 private:
     const float* scales_;
     uint32_t first_col_;  ///< of the warpgroup in the CTA tile
+    uint32_t share_;      ///< of K that is the warpgroup's
     uint32_t border_;
     const float* rows_[kBlocks];  ///< the scales of each block's rows
     float chunk_[kBlocks];
@@ -45,8 +46,8 @@ public:
     };
 
     /// `scales` is (ceil(N / 128), ceil(K / 128)), row-major.
-    FP8GEMM_DEVICE BlockScales(const float* scales, const OperandStages<Config>&, uint32_t first_col)
-        : scales_(scales), first_col_(first_col) {}
+    FP8GEMM_DEVICE BlockScales(const float* scales, const OperandStages<Config>&, uint32_t first_col, uint32_t share)
+        : scales_(scales), first_col_(first_col), share_(share) {}
 
     /// Asks for the first scales of a tile.
     FP8GEMM_DEVICE void begin(TileCoordinate tile) {
@@ -61,9 +62,10 @@ public:
         }
     }
 
-    /// To be called once for each `k_block` that is a multiple of 32, before its products are asked for.
+    /// To be called once for each `k_block` that is a multiple of 32, before its products are asked for. Here and below
+    /// K blocks are counted within the share.
     FP8GEMM_DEVICE void advance(uint32_t k_block) {
-        if (Shape::kNumKBlocks > kThreadsPerWarp && k_block % kThreadsPerWarp == 0 && k_block != 0) {
+        if (Shape::kNumSteps > kThreadsPerWarp && k_block % kThreadsPerWarp == 0 && k_block != 0) {
 #pragma unroll
             for (uint32_t block = 0; block < kBlocks; ++block) {
                 chunk_[block] = next_[block];
@@ -115,7 +117,7 @@ private:
     }
 
     FP8GEMM_DEVICE float load(uint32_t block, uint32_t first_k_block) const {
-        const uint32_t k_block = first_k_block + ptx::lane_index();
+        const uint32_t k_block = (first_k_block + ptx::lane_index()) * Config::kWarpgroupsK + share_;
         return k_block < Shape::kNumKBlocks ? __ldg(rows_[block] + k_block) : 0.0f;
     }
 };

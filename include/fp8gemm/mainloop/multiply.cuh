@@ -3,8 +3,8 @@
 // The tensor core accumulates with about 14 fraction bits, so nothing may stay in it for longer than one K block.
 // Promotion adds the block's sums, times the block's scales, to FP32 accumulators:
 //     s = scale_a * scale_b;  acc = fma(s, block_sum, acc)
-// in this association, with K blocks in ascending order: it is part of the library's contract. What a scale of B covers,
-// and where it comes from, is the policy of Config::kScaling.
+// in this association, with the K blocks of a share in ascending order: it is part of the library's contract. What a
+// scale of B covers, and where it comes from, is the policy of Config::kScaling.
 //
 // Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A wave in
 // flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop goes round
@@ -52,7 +52,7 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     /// With no loop left, an epilogue that has addresses to compute moves them up among the accumulators, and spills.
     static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
                                              Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
-    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumKBlocks : Shape::kNumKBlocks / 2;
+    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : Shape::kNumSteps / 2;
     /// K blocks between two moments with nothing in flight. All chunks together are at most fifteen K blocks of code,
     /// which keeps compilation at a second.
     static constexpr uint32_t kLongChunk = kInFlight == 1
@@ -60,7 +60,7 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
                                            : kWavesPerBlock > 1 ? 4
                                                                 : 8;
     static constexpr uint32_t kShortChunk = kInFlight == 1 ? kLongChunk : kLongChunk / 2;
-    static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumKBlocks;
+    static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
     static_assert(kThreadsPerWarp % kShortChunk == 0, "weight scales advance at the beginning of a short chunk");
 
     /// A wave that has been started.
@@ -75,6 +75,7 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     Scales scales_;
     uint32_t lane_;
     uint32_t warpgroup_;
+    uint32_t share_;         ///< of K that is this warpgroup's: one K block of every stage
     uint32_t first_row_;     ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
     uint32_t descriptor_a_;  ///< of this warpgroup's rows in stage 0
     uint32_t descriptor_b_;  ///< of this warpgroup's columns in stage 0
@@ -82,16 +83,17 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
 
 public:
-    FP8GEMM_DEVICE Multiplier(Stages& stages, Ring& ring, const float* scales_b, uint32_t warpgroup, uint32_t warp)
+    FP8GEMM_DEVICE Multiplier(Stages& stages, const float* scales_b, uint32_t warpgroup, uint32_t warp)
         : stages_(stages),
-          ring_(ring),
-          scales_(scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col),
+          ring_(stages.ring),
+          scales_(scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col, Shape::share_of(warpgroup)),
           lane_(ptx::lane_index()),
-          warpgroup_(warpgroup) {
+          warpgroup_(warpgroup),
+          share_(Shape::share_of(warpgroup)) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
-        descriptor_a_ = descriptor_address(stages.a) + descriptor_offset(origin.row * Shape::kBlockK);
-        descriptor_b_ = descriptor_address(stages.b) + descriptor_offset(origin.col * Shape::kBlockK);
+        descriptor_a_ = descriptor_address(stages.a[share_]) + descriptor_offset(origin.row * Shape::kBlockK);
+        descriptor_b_ = descriptor_address(stages.b[share_]) + descriptor_offset(origin.col * Shape::kBlockK);
     }
 
     /// Asks for what `run` will need of a tile besides its operands, early enough that it need not wait for it.
@@ -106,7 +108,17 @@ public:
         multiply_up_to<kBorderRange>(accumulators);
     }
 
+    /// For the instrumented build: where K is shared, the sums of this tile are added up next.
+    FP8GEMM_DEVICE void mark_sum(TileCoordinate tile) {
+        if constexpr (Config::kWarpgroupsK > 1) {
+            this->mark(Activity::kAddShares, tile);
+        }
+    }
+
 private:
+    /// Which of the tile's K blocks a K block of the share is: marks say that one.
+    FP8GEMM_DEVICE uint32_t of_tile(uint32_t k_block) const { return k_block * Config::kWarpgroupsK + share_; }
+
     FP8GEMM_DEVICE static void clear(typename Shape::Accumulators& accumulators) {
 #pragma unroll
         for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
@@ -136,9 +148,9 @@ private:
         uint32_t k_block = 0;
         bool is_short = kStaggers && warpgroup_ % 2 == 1;
 #pragma unroll 1
-        while (k_block + kShortChunk <= Shape::kNumKBlocks) {
+        while (k_block + kShortChunk <= Shape::kNumSteps) {
             if constexpr (kStaggers) {
-                if (!is_short && k_block + kLongChunk <= Shape::kNumKBlocks) {
+                if (!is_short && k_block + kLongChunk <= Shape::kNumSteps) {
                     multiply_chunk<kLongChunk>(k_block, largest_border, accumulators);
                     k_block += kLongChunk;
                     continue;
@@ -148,7 +160,7 @@ private:
             k_block += kShortChunk;
             is_short = false;
         }
-        if constexpr (Shape::kNumKBlocks % kShortChunk != 0) {
+        if constexpr (Shape::kNumSteps % kShortChunk != 0) {
             multiply_rest(k_block, largest_border, accumulators);
         }
     }
@@ -159,11 +171,11 @@ private:
                                       typename Shape::Accumulators& accumulators) {
         if constexpr (kInFlight == 1) {
 #pragma unroll 1
-            for (; k_block < Shape::kNumKBlocks; ++k_block) {
+            for (; k_block < Shape::kNumSteps; ++k_block) {
                 multiply_chunk<1>(k_block, largest_border, accumulators);
             }
         } else {
-            multiply_chunk<Shape::kNumKBlocks % kShortChunk>(k_block, largest_border, accumulators);
+            multiply_chunk<Shape::kNumSteps % kShortChunk>(k_block, largest_border, accumulators);
         }
     }
 
@@ -189,7 +201,7 @@ private:
                 } else {
                     ptx::wgmma_wait<0>();
                 }
-                this->mark(Activity::kPromote, k_block + wave / kWavesPerBlock, wave % kWavesPerBlock);
+                this->mark(Activity::kPromote, of_tile(k_block + wave / kWavesPerBlock), wave % kWavesPerBlock);
                 finish(wave % kWavesPerBlock, largest_border, flights[wave % kInFlight], accumulators);
             }
         }
@@ -200,17 +212,18 @@ private:
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
         if (wave == 0) {
-            this->mark(Activity::kWaitFull, k_block);
+            this->mark(Activity::kWaitFull, of_tile(k_block));
         }
         if (wave == 0 && !stage_is_full_) {
             ring_.wait_full(state_);
         }
         flight.stage = state_.stage;
-        const float* source = &stages_.scales.a[flight.stage][first_row_ + m * Shape::kWaveM];
+        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share_;
+        const float* source = &stages_.scales.a[slot][first_row_ + m * Shape::kWaveM];
         const float scales_a[2] = {source[0], source[8]};
-        this->mark(Activity::kMultiply, k_block, wave);
+        this->mark(Activity::kMultiply, of_tile(k_block), wave);
         multiply_wave(flight.stage, m, n, flight.block_sums);
-        flight.products = scales_.products(flight.stage, k_block, n, scales_a);
+        flight.products = scales_.products(slot, k_block, n, scales_a);
         if (wave == kWavesPerBlock - 1) {
             look_ahead();
         }
@@ -237,9 +250,9 @@ private:
     FP8GEMM_DEVICE void multiply_wave(uint32_t stage, uint32_t m, uint32_t n,
                                       float (&block_sums)[Shape::kWaveRegisters]) {
         const uint32_t a =
-            descriptor_a_ + descriptor_offset(stage * Stages::kBytesA + m * Shape::kWaveM * Shape::kBlockK);
+            descriptor_a_ + descriptor_offset(stage * Stages::kStageBytesA + m * Shape::kWaveM * Shape::kBlockK);
         const uint32_t b =
-            descriptor_b_ + descriptor_offset(stage * Stages::kBytesB + n * Shape::kWaveN * Shape::kBlockK);
+            descriptor_b_ + descriptor_offset(stage * Stages::kStageBytesB + n * Shape::kWaveN * Shape::kBlockK);
         ptx::wgmma_fence();
 #pragma unroll
         for (uint32_t k = 0; k < Shape::kBlockK; k += kInstructionK) {

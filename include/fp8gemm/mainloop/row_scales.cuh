@@ -28,7 +28,7 @@ public:
     };
 
     /// `first_col` is the warpgroup's in the CTA tile.
-    FP8GEMM_DEVICE RowScales(const float*, const OperandStages<Config>& stages, uint32_t first_col)
+    FP8GEMM_DEVICE RowScales(const float*, const OperandStages<Config>& stages, uint32_t first_col, uint32_t)
         : stages_(stages), first_col_(first_col + ptx::lane_index() % 4 * 2) {}
 
     /// Nothing to do ahead of a stage: its scales come with it.
@@ -36,11 +36,11 @@ public:
     FP8GEMM_DEVICE void advance(uint32_t) {}
 
     /// `scales_a` are those of this thread's upper and lower row of the wave.
-    FP8GEMM_DEVICE Products products(uint32_t stage, uint32_t, uint32_t wave, const float (&scales_a)[2]) const {
+    FP8GEMM_DEVICE Products products(uint32_t slot, uint32_t, uint32_t wave, const float (&scales_a)[2]) const {
         Products factors;
         factors.upper = scales_a[0];
         factors.lower = scales_a[1];
-        const float* source = &stages_.scales.b[stage][first_col_ + wave * Shape::kWaveN];
+        const float* source = &stages_.scales.b[slot][first_col_ + wave * Shape::kWaveN];
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters / 4; ++i) {
             const float2 pair = *reinterpret_cast<const float2*>(source + i * 8);

@@ -1,4 +1,4 @@
-// One stage of the operand ring: a K block of A, of B and of the scales that come with it, and how WGMMA is told where
+// One stage of the operand ring: K blocks of A, of B and of the scales that come with them, and how WGMMA is told where
 // the operands are.
 #pragma once
 
@@ -7,36 +7,43 @@
 
 namespace fp8gemm {
 
+/// The K blocks that the ring holds: one for each share of K in every stage.
+template <class Config>
+constexpr uint32_t kRingBlocks = Config::kStages * Config::kWarpgroupsK;
+
 /// Scales that are loaded with each K block: those of A's rows and, if B is scaled by rows too, those of B's.
 template <class Config, Scaling kScaling = Config::kScaling>
 struct ScaleStages {
     static constexpr uint32_t kBytes = Config::kBlockM * sizeof(float);
 
-    alignas(128) float a[Config::kStages][Config::kBlockM];
+    alignas(128) float a[kRingBlocks<Config>][Config::kBlockM];
 };
 
 template <class Config>
 struct ScaleStages<Config, Scaling::kRow> {
     static constexpr uint32_t kBytes = (Config::kBlockM + Config::kBlockN) * sizeof(float);
 
-    alignas(128) float a[Config::kStages][Config::kBlockM];
-    alignas(128) float b[Config::kStages][Config::kBlockN];
+    alignas(128) float a[kRingBlocks<Config>][Config::kBlockM];
+    alignas(128) float b[kRingBlocks<Config>][Config::kBlockN];
 };
 
-/// Operand ring of a CTA. Rows of a and b are 128 bytes, written by TMA with the 128-byte swizzle, which repeats every
-/// 8 rows; so each tile starts on a 1024-byte boundary.
+/// Operand ring of a CTA, with its barriers. Rows of a and b are 128 bytes, written by TMA with the 128-byte swizzle, which
+/// repeats every 8 rows; so each tile starts on a 1024-byte boundary.
 template <class Config>
 struct OperandStages {
     using Shape = TileShape<Config>;
-    static constexpr uint32_t kStages = Config::kStages;
+    static constexpr uint32_t kBlocksPerStage = Config::kWarpgroupsK;
     static constexpr uint32_t kBytesA = Shape::kBlockM * Shape::kBlockK;
     static constexpr uint32_t kBytesB = Shape::kBlockN * Shape::kBlockK;
+    static constexpr uint32_t kStageBytesA = kBlocksPerStage * kBytesA;
+    static constexpr uint32_t kStageBytesB = kBlocksPerStage * kBytesB;
     /// What arrives in one CTA per stage, whoever of the cluster asked for it. Boxes count whole, tails included.
-    static constexpr uint32_t kBytes = kBytesA + kBytesB + ScaleStages<Config>::kBytes;
+    static constexpr uint32_t kBytes = kStageBytesA + kStageBytesB + kBlocksPerStage * ScaleStages<Config>::kBytes;
 
-    alignas(1024) uint8_t a[kStages][kBytesA];
-    alignas(1024) uint8_t b[kStages][kBytesB];
+    alignas(1024) uint8_t a[kRingBlocks<Config>][kBytesA];
+    alignas(1024) uint8_t b[kRingBlocks<Config>][kBytesB];
     ScaleStages<Config> scales;
+    BarrierRing<Config::kStages> ring;
 };
 
 /// The address field of a matrix descriptor: offsets may be added to it, for it never carries into the other fields.

@@ -45,6 +45,12 @@ FP8GEMM_DEVICE void increase_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+/// barrier.cta.sync: waits until so many threads have come to this barrier of the CTA, whole warps each. What they wrote
+/// before is then visible.
+FP8GEMM_DEVICE void named_barrier_sync(uint32_t barrier, uint32_t threads) {
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /// griddepcontrol.wait: with programmatic dependent launch, until the grids before have completed and their writes are
 /// visible; without it, nothing.
 FP8GEMM_DEVICE void wait_for_previous_grids() {

@@ -49,7 +49,7 @@ public:
         }
     }
 
-    FP8GEMM_DEVICE void mark_tile(TileCoordinate tile) { mark(Activity::kTile, tile.m << 14 | tile.n); }
+    FP8GEMM_DEVICE void mark_tile(TileCoordinate tile) { mark(Activity::kTile, tile); }
 
     FP8GEMM_DEVICE void mark(Activity activity, uint32_t number) {
         const uint32_t word = static_cast<uint32_t>(activity) | number << 4;
@@ -74,6 +74,8 @@ public:
     FP8GEMM_DEVICE void mark(Activity activity, uint32_t k_block, uint32_t wave) {
         mark(activity, k_block << 8 | wave);
     }
+
+    FP8GEMM_DEVICE void mark(Activity activity, TileCoordinate tile) { mark(activity, tile.m << 14 | tile.n); }
 
 private:
     FP8GEMM_DEVICE uint32_t made() const { return cursor_ % (1u << kCountBits); }

@@ -9,16 +9,18 @@ namespace fp8gemm {
 /// Whose marks they are. A consumer thread makes those of two tracks. fp8gemm/profiling/trace.py knows the numbers.
 enum class Track : uint32_t { kLoad, kMultiply, kEpilogue, kStore };
 
-/// What begins at a mark and lasts until the thread's next one, and what the number beside it counts.
+/// What begins at a mark and lasts until the thread's next one, and what the number beside it counts. K blocks are
+/// those of the tile, whoever shares them.
 enum class Activity : uint32_t {
     kBegin,       ///< the role; the number is nanoseconds
     kEnd,         ///< nothing: the role is done; nanoseconds
     kTile,        ///< a tile: what is done once for it
-    kWaitEmpty,   ///< K block: load waits for a stage to be empty
+    kWaitEmpty,   ///< K block, the first of its stage: load waits for a stage to be empty
     kLoad,        ///< K block
     kWaitFull,    ///< K block: a consumer waits for its stage
     kMultiply,    ///< K block and wave: its WGMMAs are started, and then the oldest wave in flight is waited for
     kPromote,     ///< K block and wave
+    kAddShares,   ///< a tile: with K shared, a consumer exchanges sums with the other
     kWaitSlot,    ///< part: a consumer waits for a staging slot
     kStage,       ///< part: addition of C and bias, conversion, and staging or the predicated store itself
     kWaitStaged,  ///< part: store waits for a slot to be staged
@@ -30,6 +32,7 @@ struct Tracer {
     FP8GEMM_DEVICE void mark_tile(TileCoordinate) {}
     FP8GEMM_DEVICE void mark(Activity, uint32_t) {}
     FP8GEMM_DEVICE void mark(Activity, uint32_t, uint32_t) {}
+    FP8GEMM_DEVICE void mark(Activity, TileCoordinate) {}
 };
 
 }  // namespace fp8gemm

@@ -104,8 +104,10 @@ def configs_of(problem: Problem) -> list[TileConfig]:
 
 def config_of(problem: Problem, tile: str) -> TileConfig:
     """The config of any tile and cluster for a problem's kernel, a candidate or not; named as in a tuned table."""
-    block_m, block_n, *cluster = map(int, re.fullmatch(r"(\d+)x(\d+)-c(\d)x(\d)", tile).groups())
-    config = deepest_config(block_m, block_n, *cluster, problem.store, problem.output, problem.scaling)
+    found = re.fullmatch(r"(\d+)x(\d+)(?:-k(\d))?-c(\d)x(\d)", tile).groups(default="1")
+    block_m, block_n, warpgroups_k, *cluster = map(int, found)
+    options = (problem.store, problem.output, problem.scaling)
+    config = deepest_config(block_m, block_n, *cluster, *options, warpgroups_k=warpgroups_k)
     assert config is not None, f"{tile}: no legal config"
     return config
 
