@@ -23,7 +23,7 @@ _LOOK_AHEAD = """\
 """
 _READERS = "Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Stages::kBytes"
-_SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share_;\n"
+_SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
 # What a wave's products are made of, kept until the wave is finished.
 _FACTORS = (
     Edit(

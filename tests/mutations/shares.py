@@ -31,13 +31,13 @@ _BLOCKS = (
     _share(
         "shares-multiply-the-same",
         "both warpgroups multiply the K block of a stage that is the first one's",
-        Edit(_MULTIPLY, "descriptor_address(stages.a[share_])", "descriptor_address(stages.a[0])"),
-        Edit(_MULTIPLY, "descriptor_address(stages.b[share_])", "descriptor_address(stages.b[0])"),
+        Edit(_MULTIPLY, "descriptor_address(stages.a[share()])", "descriptor_address(stages.a[0])"),
+        Edit(_MULTIPLY, "descriptor_address(stages.b[share()])", "descriptor_address(stages.b[0])"),
     ),
     _share(
         "shares-scaled-by-the-same-of-a",
         "both warpgroups take the scales of A that are the first one's",
-        Edit(_MULTIPLY, "* Stages::kBlocksPerStage + share_;", "* Stages::kBlocksPerStage;"),
+        Edit(_MULTIPLY, "* Stages::kBlocksPerStage + share();", "* Stages::kBlocksPerStage;"),
     ),
     _share(
         "shares-scaled-by-the-same-of-b",

@@ -4,7 +4,7 @@
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/element.cuh"
 #include "fp8gemm/epilogue/fragment.cuh"
-#include "fp8gemm/scheduler/persistent.cuh"
+#include "fp8gemm/scheduler/raster.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {

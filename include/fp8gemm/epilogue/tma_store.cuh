@@ -18,7 +18,7 @@
 #include "fp8gemm/ptx/stmatrix.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/tma.cuh"
-#include "fp8gemm/scheduler/persistent.cuh"
+#include "fp8gemm/scheduler/raster.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {

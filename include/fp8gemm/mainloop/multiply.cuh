@@ -75,7 +75,6 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     Scales scales_;
     uint32_t lane_;
     uint32_t warpgroup_;
-    uint32_t share_;         ///< of K that is this warpgroup's: one K block of every stage
     uint32_t first_row_;     ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
     uint32_t descriptor_a_;  ///< of this warpgroup's rows in stage 0
     uint32_t descriptor_b_;  ///< of this warpgroup's columns in stage 0
@@ -88,12 +87,11 @@ public:
           ring_(stages.ring),
           scales_(scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col, Shape::share_of(warpgroup)),
           lane_(ptx::lane_index()),
-          warpgroup_(warpgroup),
-          share_(Shape::share_of(warpgroup)) {
+          warpgroup_(warpgroup) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
-        descriptor_a_ = descriptor_address(stages.a[share_]) + descriptor_offset(origin.row * Shape::kBlockK);
-        descriptor_b_ = descriptor_address(stages.b[share_]) + descriptor_offset(origin.col * Shape::kBlockK);
+        descriptor_a_ = descriptor_address(stages.a[share()]) + descriptor_offset(origin.row * Shape::kBlockK);
+        descriptor_b_ = descriptor_address(stages.b[share()]) + descriptor_offset(origin.col * Shape::kBlockK);
     }
 
     /// Asks for what `run` will need of a tile besides its operands, early enough that it need not wait for it.
@@ -116,8 +114,10 @@ public:
     }
 
 private:
+    FP8GEMM_DEVICE uint32_t share() const { return Shape::share_of(warpgroup_); }
+
     /// Which of the tile's K blocks a K block of the share is: marks say that one.
-    FP8GEMM_DEVICE uint32_t of_tile(uint32_t k_block) const { return k_block * Config::kWarpgroupsK + share_; }
+    FP8GEMM_DEVICE uint32_t of_tile(uint32_t k_block) const { return k_block * Config::kWarpgroupsK + share(); }
 
     FP8GEMM_DEVICE static void clear(typename Shape::Accumulators& accumulators) {
 #pragma unroll
@@ -218,7 +218,7 @@ private:
             ring_.wait_full(state_);
         }
         flight.stage = state_.stage;
-        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share_;
+        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();
         const float* source = &stages_.scales.a[slot][first_row_ + m * Shape::kWaveM];
         const float scales_a[2] = {source[0], source[8]};
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
