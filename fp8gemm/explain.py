@@ -11,7 +11,7 @@ from fp8gemm.benchmark.command import parse_positive
 from fp8gemm.tune.shapes import require_problem
 from fp8gemm.tuning.explain import Explanation, explain_choice
 from fp8gemm.tuning.hopper import CHIPS, named_chip
-from fp8gemm.tuning.problem import OutputType, Problem, Scaling, store_of_packed
+from fp8gemm.tuning.problem import OutputType, Scaling, packed_problem
 from fp8gemm.tuning.terms import Row, Value
 
 SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
@@ -40,16 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the derivation. 0."""
-    output = OutputType(options.output)
-    problem = Problem(
-        options.m,
-        options.n,
-        options.k,
-        output,
-        store_of_packed(options.n, output),
-        Scaling(options.scaling),
-        batch_invariant=options.batch_invariant,
-    )
+    output, scaling = OutputType(options.output), Scaling(options.scaling)
+    problem = packed_problem(options.m, options.n, options.k, output, scaling, batch_invariant=options.batch_invariant)
     explanation = explain_choice(problem, named_chip(options.chip), options.runners_up)
     print(json.dumps(explanation.as_json(), indent=1) if options.json else "\n".join(lines(explanation)))
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fp8gemm.tuning.config import WAVE_ROWS, TileConfig
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import Problem, Scaling
@@ -56,11 +56,10 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
     scales = 4 * problem.k_blocks * (problem.m * cols + (problem.n * rows if problem.scaling is Scaling.ROW else 0))
     into_sms = problem.k * (problem.m * cols + problem.n * rows) + scales
     out_of_l2 = problem.k * (problem.m * cluster_cols + problem.n * cluster_rows) + scales
-    k_blocks = -(-problem.k_blocks // config.warpgroups_k) * config.warpgroups_k
+    k_blocks = config.whole_k_blocks(problem.k_blocks)
     per_block = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
     clusters = max(chip.num_sms // config.cluster_size, 1)
     busiest = -(-cluster_rows * cluster_cols // clusters)
-    waves = config.block_m // WAVE_ROWS * config.block_n // config.wave_cols
     output = problem.m * problem.n * problem.output.bytes
     return Expected(
         tiles=tiles,
@@ -69,7 +68,7 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
         tensor_cycles=tiles * k_blocks * per_block / chip.num_sms,
         busiest_tensor_cycles=busiest * k_blocks * per_block,
         cycles_per_k_block=per_block,
-        instructions=tiles * k_blocks * waves * (config.block_k // _INSTRUCTION_K) * _WARPS,
+        instructions=tiles * k_blocks * config.waves * (config.block_k // _INSTRUCTION_K) * _WARPS,
         bytes_into_sms=into_sms,
         bytes_out_of_l2=out_of_l2,
         output_bytes=output,

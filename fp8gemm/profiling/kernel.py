@@ -7,13 +7,8 @@ from fp8gemm.errors import InputError
 from fp8gemm.families.dense import DenseKernel
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import OutputType, Problem, store_of_packed
+from fp8gemm.tuning.problem import Problem, packed_problem
 from fp8gemm.tuning.select import ranked_configs
-
-
-def problem_of(m: int, n: int, k: int) -> Problem:
-    """The problem of a new, packed output."""
-    return Problem(m, n, k, store=store_of_packed(n, OutputType.BFLOAT16))
 
 
 def choose_config(problem: Problem, chip: Chip, label: str | None) -> TileConfig:
@@ -34,6 +29,6 @@ def choose_config(problem: Problem, chip: Chip, label: str | None) -> TileConfig
 def find_kernel(m: int, n: int, k: int, *, label: str | None = None) -> tuple[DenseKernel, Chip]:
     """The kernel, loaded, and the chip that it was chosen for."""
     chip = device_chip(0)
-    problem = problem_of(m, n, k)
+    problem = packed_problem(m, n, k)
     config = choose_config(problem, chip, label)
     return DenseKernel(problem, config, device_index=0, num_sms=chip.num_sms), chip

@@ -21,7 +21,7 @@ from fp8gemm.tune.results import Results, Row, merged, recorded_seed
 from fp8gemm.tune.shapes import layers, random_shapes, rows, shapes
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.problem import Problem, packed_problem
 from fp8gemm.tuning.select import eligible_configs, select_config
 from fp8gemm.tuning.table import NO_TABLES, Table, forget_tables, read_table, write_table
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from fp8gemm.dense import device_chip
-    from fp8gemm.tune.measure import Tuner, problem_of
+    from fp8gemm.tune.measure import Tuner
 
     seed = recorded_seed(options.results) if options.seed is None else options.seed
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
@@ -98,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
     }
     if not options.json:
         print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
-    work = [plan_work(problem_of(shape), chip, options.candidates) for shape in chosen_shapes(options, seed)]
+    problems = [packed_problem(shape.m, shape.n, shape.k) for shape in chosen_shapes(options, seed)]
+    work = [plan_work(problem, chip, options.candidates) for problem in problems]
     output = Output(Results(heading, options.results), options.table, heading)
     with torch.cuda.device(DEVICE):
         tuner = Tuner(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fp8gemm.benchmark.graph import GraphTimer
 from fp8gemm.benchmark.peers import MAX_RELATIVE_ERROR, Call, relative_error, scaled_mm_call
-from fp8gemm.benchmark.report import Shape
 from fp8gemm.benchmark.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
@@ -23,7 +22,7 @@ from fp8gemm.scales import empty_mn_major
 from fp8gemm.tune.report import PEER
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import OutputType, Problem, store_of_packed
+from fp8gemm.tuning.problem import Problem
 
 MAX_DIFFERENCE = 2e-3
 """Between two configs, relative Frobenius norm over so many elements: another order of sums costs less than half of
@@ -59,11 +58,6 @@ class Measured:
     us: dict[str, float]
     peers: dict[str, float]
     failed: dict[str, str]
-
-
-def problem_of(shape: Shape) -> Problem:
-    """What `fp8gemm.gemm` takes a packed bfloat16 output of this shape for."""
-    return Problem(shape.m, shape.n, shape.k, store=store_of_packed(shape.n, OutputType.BFLOAT16))
 
 
 class Tuner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import NamedTuple
 
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.problem import SCALE_BLOCK, OutputType, Scaling, StoreKind
@@ -18,14 +19,24 @@ PROMOTION_REGISTERS = 200
 MAX_STAGING_COLS = 32
 
 
+class Tile(NamedTuple):
+    """The part of a config that is chosen; the rest follows from what fits. Attributes as of `TileConfig`."""
+
+    block_m: int
+    block_n: int
+    warpgroups_k: int = 1
+    cluster_m: int = 1
+    cluster_n: int = 1
+
+
 @dataclass(frozen=True)
 class TileConfig:
     """Tile config of the dense kernels. Every field becomes a constant of the kernel (``block_m`` -> ``kBlockM``).
 
     Attributes:
         block_m, block_n: output tile of a CTA.
-        block_k: K columns of a stage; one scale block, so that promotion happens once a stage.
-        stages: K blocks in flight in shared memory.
+        block_k: columns of a K block; one scale block, so that promotion happens once a K block.
+        stages: depth of the ring in shared memory, in K blocks for each of warpgroups_k.
         cluster_m, cluster_n: CTAs along M (they share B) and along N (they share A).
         warpgroups_m, warpgroups_n: how the consumer warpgroups divide the tile.
         warpgroups_k: consumer warpgroups that share K instead: a stage holds a K block for each, and their sums are
@@ -49,6 +60,11 @@ class TileConfig:
     raster_band: int = 16
 
     @property
+    def tile(self) -> Tile:
+        """What the config was made for."""
+        return Tile(self.block_m, self.block_n, self.warpgroups_k, self.cluster_m, self.cluster_n)
+
+    @property
     def cluster_size(self) -> int:
         """CTAs of a cluster."""
         return self.cluster_m * self.cluster_n
@@ -68,6 +84,15 @@ class TileConfig:
         """Columns of one WGMMA instruction, of 64 rows: a warpgroup's, or half of them."""
         cols = self.block_n // self.warpgroups_n
         return cols if cols <= MAX_WAVE_COLS else cols // 2
+
+    @property
+    def waves(self) -> int:
+        """Waves that a CTA multiplies for one K block."""
+        return self.block_m * self.block_n // (WAVE_ROWS * self.wave_cols)
+
+    def whole_k_blocks(self, k_blocks: int) -> int:
+        """K blocks that a CTA multiplies where there are so many: as many for each share of K, zeros past the end."""
+        return -(-k_blocks // self.warpgroups_k) * self.warpgroups_k
 
     def stage_bytes(self, scaling: Scaling = Scaling.BLOCK) -> int:
         """Bytes that arrive in a CTA per stage: K blocks of A and B, and the scales of the rows."""
@@ -178,29 +203,28 @@ def violations(
 
 
 TILES = (
-    (128, 128, 1),
-    (128, 192, 1),
-    (128, 160, 1),
-    (64, 256, 1),
-    (64, 192, 1),
-    (256, 64, 1),
-    (128, 64, 1),
-    (64, 128, 1),
+    Tile(128, 128),
+    Tile(128, 192),
+    Tile(128, 160),
+    Tile(64, 256),
+    Tile(64, 192),
+    Tile(256, 64),
+    Tile(128, 64),
+    Tile(64, 128),
 )
-"""Output tiles worth compiling (block_m, block_n, warpgroups_k); of two that are predicted to cost the same the first
-is chosen. Of twenty that were measured at 152 shapes from 256 rows on, these and the two for the shape's K cost 0.3 %
-over the fastest (H200, 2026-11-21)."""
+"""Tiles worth compiling; of two that are predicted to cost the same the first is chosen. Of twenty that were measured
+at 152 shapes from 256 rows on, these and the two for the shape's K cost 0.3 % over the fastest (H200, 2026-11-21)."""
 
 LONG_K = 1024
-LONG_K_TILES = ((64, 64, 2), (64, 160, 2))
+LONG_K_TILES = (Tile(64, 64, warpgroups_k=2), Tile(64, 160, warpgroups_k=2))
 """Tiles that are worth compiling from so much K on alone: adding up the shares of K takes as long as some K blocks."""
-SHORT_K_TILES = ((128, 256, 1), (64, 64, 1))
+SHORT_K_TILES = (Tile(128, 256), Tile(64, 64))
 """And for less K alone: longer ones lose 0.1 % by doing without."""
 
 FEW_ROWS = 256
-FEW_ROWS_TILES = ((64, 64, 2, 1), (64, 64, 1, 2))
-"""Tiles and clusters (block_m, block_n, cluster_m, cluster_n) that are worth compiling for less than `FEW_ROWS` rows
-alone. From 64 rows on no cluster was the fastest at any of those shapes."""
+FEW_ROWS_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
+"""Tiles that are worth compiling for less than `FEW_ROWS` rows alone. From 64 rows on no cluster was the fastest at any
+of those shapes."""
 
 MAX_STAGES = 8
 """More stages than this hide no more latency."""
@@ -210,48 +234,39 @@ def candidate_configs(
     store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK
 ) -> Iterator[TileConfig]:
     """Every config worth compiling, in a fixed order."""
-    tiles = [(m, n, 1, 1, share_k) for m, n, share_k in (*TILES, *LONG_K_TILES, *SHORT_K_TILES)]
-    tiles += [(*tile, 1) for tile in FEW_ROWS_TILES]
-    for m, n, cluster_m, cluster_n, share_k in tiles:
-        config = deepest_config(m, n, cluster_m, cluster_n, store, output, scaling, warpgroups_k=share_k)
+    for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES):
+        config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
 
 
 def is_for_few_rows(config: TileConfig) -> bool:
     """Whether it is a candidate for less than `FEW_ROWS` rows alone."""
-    tile = (config.block_m, config.block_n, config.cluster_m, config.cluster_n)
-    return config.warpgroups_k == 1 and tile in FEW_ROWS_TILES
+    return config.tile in FEW_ROWS_TILES
 
 
 def is_for_other_k(config: TileConfig, k: int) -> bool:
     """Whether it is a candidate for longer or shorter K alone."""
-    tile = (config.block_m, config.block_n, config.warpgroups_k)
-    return config.cluster_size == 1 and tile in (SHORT_K_TILES if k >= LONG_K else LONG_K_TILES)
+    return config.tile in (SHORT_K_TILES if k >= LONG_K else LONG_K_TILES)
 
 
 def deepest_config(
-    block_m: int,
-    block_n: int,
-    cluster_m: int,
-    cluster_n: int,
+    tile: Tile,
     store: StoreKind,
     output: OutputType = OutputType.BFLOAT16,
     scaling: Scaling = Scaling.BLOCK,
-    *,
-    warpgroups_k: int = 1,
 ) -> TileConfig | None:
     """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots."""
     # 64 rows are one wave high, so the two warpgroups divide the columns instead, or share K.
-    warpgroups_m, warpgroups_n = (2, 1) if block_m > WAVE_ROWS else (1, 1 if warpgroups_k > 1 else 2)
-    tile = TileConfig(block_m, block_n, 2, cluster_m, cluster_n, warpgroups_m, warpgroups_n, warpgroups_k)
-    parts = staged_parts(tile)
+    warpgroups_m, warpgroups_n = (2, 1) if tile.block_m > WAVE_ROWS else (1, 1 if tile.warpgroups_k > 1 else 2)
+    least = TileConfig(stages=2, warpgroups_m=warpgroups_m, warpgroups_n=warpgroups_n, **tile._asdict())
+    parts = staged_parts(least)
     # With half of its parts in flight, a warpgroup waits at most once for its slots.
     slots = range(parts, -(-parts // 2) - 1, -1) if store is StoreKind.TMA else (1,)
     for in_flight in (2, 1):
         for stages in range(MAX_STAGES, 1, -1):
             for staging_slots in slots:
-                config = replace(tile, stages=stages, waves_in_flight=in_flight, staging_slots=staging_slots)
+                config = replace(least, stages=stages, waves_in_flight=in_flight, staging_slots=staging_slots)
                 if not violations(config, store, output, scaling):
                     return config
     return None

@@ -14,7 +14,7 @@ from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import ranked_configs, rounded, why_last
 from fp8gemm.tuning.table import NO_TABLES
-from fp8gemm.tuning.terms import Row, Value, config_rows, cost_unit, fact_rows
+from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows
 
 Costs = Mapping[TileConfig, Cost]
 
@@ -82,7 +82,7 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
         ties = list(takewhile(lambda config: costs[config].total_us == costs[winner].total_us, shown[1:]))
         losers = shown[1 + len(ties) :]
         choice = [
-            _predicted(winner, costs, chip),
+            _predicted(winner, costs),
             *_tied(ties),
             *(_lost(counted, winner, loser, costs, chip) for loser in losers[:1]),
         ]
@@ -114,8 +114,8 @@ def _measured(winner: TileConfig, least: TileConfig, costs: Costs) -> str:
     )
 
 
-def _predicted(winner: TileConfig, costs: Costs, chip: Chip) -> str:
-    total, parts = costs[winner].total_us, _parts(costs[winner], chip)
+def _predicted(winner: TileConfig, costs: Costs) -> str:
+    total, parts = costs[winner].total_us, _parts(costs[winner])
     largest = max(parts, key=lambda name: parts[name])
     return (
         f"{winner.label} has the least predicted cost of {len(costs)} legal configs, {_us(total)}; "
@@ -133,8 +133,8 @@ def _lost(problem: Problem, winner: TileConfig, loser: TileConfig, costs: Costs,
     more = costs[loser].total_us - costs[winner].total_us
     if more <= 0:
         return f"{loser.label} is predicted no slower, but {why_last(problem, loser, chip)}."
-    own = _parts(costs[winner], chip)
-    excess = {name: us - own[name] for name, us in _parts(costs[loser], chip).items()}
+    own = _parts(costs[winner])
+    excess = {name: us - own[name] for name, us in _parts(costs[loser]).items()}
     worst = sorted((name for name in excess if excess[name] > 0), key=lambda name: -excess[name])[:2]
     why = ", ".join(f"{name} is {_us(excess[name])} longer" for name in worst) or "no single term is longer"
     return f"{loser.label} loses by {_us(more)} ({more / costs[winner].total_us:.1%}): {why}."
@@ -144,17 +144,10 @@ def _us(value: float) -> str:
     return f"{value:,.2f} us"
 
 
-def _parts(cost: Cost, chip: Chip) -> dict[str, float]:
-    """What a total is made of, in microseconds.
-
-    These are the terms that the model marks as parts, else those in microseconds, else all that are times.
-    """
-    terms = [term for term in fields(Cost) if term.name != "total_us"]
-    marked = [term for term in terms if term.metadata.get("part")]
-    in_us = [term for term in terms if cost_unit(term) == "us"]
-    chosen = marked or (in_us if len(in_us) > 1 else [term for term in terms if cost_unit(term) in ("us", "cycles")])
+def _parts(cost: Cost) -> dict[str, float]:
+    """What a total is made of: the terms that the model marks as parts, in microseconds."""
     return {
-        term.name.removesuffix("_us").removesuffix("_cycles").replace("_", " "): float(getattr(cost, term.name))
-        / (chip.max_clock_mhz if cost_unit(term) == "cycles" else 1.0)
-        for term in chosen
+        term.name.removesuffix("_us").replace("_", " "): float(getattr(cost, term.name))
+        for term in fields(Cost)
+        if term.metadata.get("part")
     }

@@ -77,11 +77,10 @@ def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constan
 def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAULT) -> TileCost:
     """The part of a prediction that depends neither on M nor on N."""
     scaling = problem.scaling
-    waves = config.block_m * config.block_n / (WAVE_ROWS * config.wave_cols)
-    waves_of_warpgroup = waves / config.warpgroups
+    waves_of_warpgroup = config.waves / config.warpgroups
     tensor = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
-    shared = waves * config.block_k * (WAVE_ROWS + config.wave_cols) / constants.shared_bytes_per_cycle
-    wave = max(tensor, shared) / waves
+    shared = config.waves * config.block_k * (WAVE_ROWS + config.wave_cols) / constants.shared_bytes_per_cycle
+    wave = max(tensor, shared) / config.waves
     # One after the other, or one behind the other with the last of a chunk waited for.
     latency = waves_of_warpgroup * (wave + constants.wave_latency_cycles)
     if config.waves_in_flight > 1:
@@ -97,12 +96,12 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     epilogue += staged_parts(config) * constants.part_cycles
     if config.warpgroups_k > 1:
         epilogue += constants.exchange_cycles + pieces * constants.exchange_piece_cycles
-    # Every share of K computes as many K blocks.
-    k_blocks = -(-problem.k_blocks // config.warpgroups_k) * config.warpgroups_k
     l2 = (
         problem.k_blocks * config.block_bytes(scaling) * (constants.multicast_share if config.cluster_size > 1 else 1.0)
     )
-    return TileCost(tensor, shared, latency, block, epilogue, k_blocks * block + epilogue, l2)
+    return TileCost(
+        tensor, shared, latency, block, epilogue, config.whole_k_blocks(problem.k_blocks) * block + epilogue, l2
+    )
 
 
 def predict_from_tile(

@@ -51,11 +51,6 @@ class StoreKind(Enum):
     PREDICATED = "predicated"
 
 
-def store_of_packed(n: int, output: OutputType) -> StoreKind:
-    """How a new, packed output is written: by TMA if its rows are whole pieces of 16 bytes."""
-    return StoreKind.PREDICATED if n * output.bytes % 16 else StoreKind.TMA
-
-
 @dataclass(frozen=True)
 class Problem:
     """``D[M, N] = A[M, K] B[N, K]^T (+ C[M, N]) (+ bias[N])``.
@@ -106,3 +101,21 @@ class Problem:
         rows_of_scales = self.m + (self.n if self.scaling is Scaling.ROW else -(-self.n // SCALE_BLOCK))
         inputs = (self.m + self.n) * self.k + 4 * self.k_blocks * rows_of_scales + self.n * self.bias.bytes
         return inputs + self.m * self.n * (self.output.bytes + self.c.bytes)
+
+
+def packed_problem(
+    m: int,
+    n: int,
+    k: int,
+    output: OutputType = OutputType.BFLOAT16,
+    scaling: Scaling = Scaling.BLOCK,
+    *,
+    batch_invariant: bool = False,
+) -> Problem:
+    """The problem of a new, packed output, which is written by TMA if its rows are whole pieces of 16 bytes.
+
+    Raises:
+        InputError: as `Problem`.
+    """
+    store = StoreKind.PREDICATED if n * output.bytes % 16 else StoreKind.TMA
+    return Problem(m, n, k, output, store, scaling, batch_invariant=batch_invariant)

@@ -135,6 +135,7 @@ def why_last(problem: Problem, config: TileConfig, chip: Chip) -> str:
     """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
     if problem.m >= FEW_ROWS and is_for_few_rows(config):
         return f"it is for less than {FEW_ROWS} rows, so that one weight needs few kernels"
+    # A batch-invariant product has few configs as it is.
     if not problem.batch_invariant and is_for_other_k(config, problem.k):
         return (
             f"it is for K {'below' if problem.k >= LONG_K else 'from'} {LONG_K}, so that one weight needs few kernels"

@@ -206,8 +206,8 @@ def test_a_choice_from_a_table_is_called_measured(monkeypatch: pytest.MonkeyPatc
 
 
 def test_terms_are_grouped_and_named_as_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    def term(group: str, unit: str, formula: str) -> Any:
-        return dataclass_field(metadata={"group": group, "unit": unit, "formula": formula})
+    def term(group: str, unit: str, formula: str, *, part: bool = False) -> Any:
+        return dataclass_field(metadata={"group": group, "unit": unit, "formula": formula, "part": part})
 
     described = make_dataclass(
         "Described",
@@ -215,8 +215,8 @@ def test_terms_are_grouped_and_named_as_the_model_says(monkeypatch: pytest.Monke
             ("tensor_cycles", float, term("tensor work", "cycles", "macs / rate " * 9)),
             ("stages", int, term(terms.SHARED, "", "as the model says")),
             ("plain", float),
-            ("dram", float, term("sum", "us", "bytes / rate")),
-            ("overhead", float, term("sum", "us", "launch")),
+            ("dram", float, term("sum", "us", "bytes / rate", part=True)),
+            ("overhead", float, term("sum", "us", "launch", part=True)),
             ("total_us", float, term("sum", "us", "dram + overhead")),
         ],
         frozen=True,

@@ -13,12 +13,12 @@ from fp8gemm.errors import InputError
 from fp8gemm.profiling import command, counters, table
 from fp8gemm.profiling.counters import Counters
 from fp8gemm.profiling.expected import expect
-from fp8gemm.profiling.kernel import choose_config, problem_of
+from fp8gemm.profiling.kernel import choose_config
 from fp8gemm.profiling.sustained import Sustained
 from fp8gemm.profiling.traced import traced_request
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS
-from fp8gemm.tuning.problem import StoreKind
+from fp8gemm.tuning.problem import StoreKind, packed_problem
 from fp8gemm.tuning.select import ranked_configs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,7 +106,7 @@ def test_an_ncu_that_is_missing_or_refuses_is_a_sentence(tmp_path: Path, monkeyp
 
 def test_expectations_by_hand() -> None:
     config = TileConfig(128, 128, 4, cluster_m=2)
-    expected = expect(problem_of(512, 256, 1024), config, CHIPS["h200"])
+    expected = expect(packed_problem(512, 256, 1024), config, CHIPS["h200"])
     assert (expected.tiles, expected.k_blocks, expected.busiest) == (8, 8, 1)
     assert expected.cycles_per_k_block == 512 and expected.busiest_tensor_cycles == 8 * 512
     assert expected.tensor_cycles == pytest.approx(8 * 8 * 512 / 132)
@@ -116,7 +116,7 @@ def test_expectations_by_hand() -> None:
     assert expected.instructions == 8 * 8 * 2 * 4 * 4
     assert expected.output_bytes == 512 * 256 * 2
     # A tail brings its own bytes only.
-    tail = expect(problem_of(1, 256, 1024), config, CHIPS["h200"])
+    tail = expect(packed_problem(1, 256, 1024), config, CHIPS["h200"])
     assert tail.tiles == 4 and tail.bytes_into_sms == 1024 * (1 * 2 + 256 * 2) + 4 * 8 * 1 * 2
 
 
@@ -124,7 +124,7 @@ def test_expectations_by_hand() -> None:
 def test_expectations_where_warpgroups_share_k(k: int, k_blocks: int) -> None:
     """Each does as many K blocks: of nine the tenth is past the end, which is multiplied, but which nobody sends."""
     config = TileConfig(64, 64, 4, warpgroups_m=1, warpgroups_k=2)
-    expected = expect(problem_of(128, 256, k), config, CHIPS["h200"])
+    expected = expect(packed_problem(128, 256, k), config, CHIPS["h200"])
     assert (expected.tiles, expected.k_blocks, expected.cycles_per_k_block) == (8, k_blocks, 128)
     assert expected.instructions == 8 * k_blocks * 1 * 4 * 4
     assert expected.tensor_cycles == pytest.approx(8 * k_blocks * 128 / 132)
@@ -132,12 +132,12 @@ def test_expectations_where_warpgroups_share_k(k: int, k_blocks: int) -> None:
     scales = 4 * (-(-k // 128)) * 64
     assert expected.bytes_into_sms == 8 * ((64 + 64) * k + scales)
     assert expected.bytes_out_of_l2 == expected.bytes_into_sms
-    divided = expect(problem_of(128, 256, k), TileConfig(64, 64, 4, warpgroups_m=1, warpgroups_n=2), CHIPS["h200"])
+    divided = expect(packed_problem(128, 256, k), TileConfig(64, 64, 4, warpgroups_m=1, warpgroups_n=2), CHIPS["h200"])
     assert divided.bytes_into_sms == expected.bytes_into_sms and divided.k_blocks == -(-k // 128)
 
 
 def test_tables_have_a_line_per_figure_and_leave_out_what_is_not_known() -> None:
-    problem, chip = problem_of(4096, 4096, 4096), CHIPS["h200"]
+    problem, chip = packed_problem(4096, 4096, 4096), CHIPS["h200"]
     expected = expect(problem, choose_config(problem, chip, None), chip)
     run = Sustained(us=100.0, spread=0.01, sets=4, mhz=1500.0, watts=600.0)
     lines = list(table.sustained_lines(problem, run, expected))
@@ -158,12 +158,12 @@ def test_tables_have_a_line_per_figure_and_leave_out_what_is_not_known() -> None
 
 
 def test_configs_are_found_by_their_label() -> None:
-    problem, chip = problem_of(4096, 7168, 2048), CHIPS["h200"]
+    problem, chip = packed_problem(4096, 7168, 2048), CHIPS["h200"]
     ranked = ranked_configs(problem, chip)
     assert (
         choose_config(problem, chip, ranked[3].label) == ranked[3] and choose_config(problem, chip, None) == ranked[0]
     )
-    assert problem.store is StoreKind.TMA and problem_of(1, 100, 128).store is StoreKind.PREDICATED
+    assert problem.store is StoreKind.TMA and packed_problem(1, 100, 128).store is StoreKind.PREDICATED
     with pytest.raises(InputError, match=f"{ranked[-1].label}.*got '1x1'"):
         choose_config(problem, chip, "1x1")
 
@@ -183,7 +183,7 @@ def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: p
 
 
 def test_the_instrumented_request_differs_by_its_header_and_one_constant() -> None:
-    problem = problem_of(1, 7168, 2048)
+    problem = packed_problem(1, 7168, 2048)
     request = traced_request(problem, choose_config(problem, CHIPS["h200"], None), cta=2)
     assert request.header.endswith("dense_traced.cuh") and request.config[-1] == ("trace_cta", 2)
 

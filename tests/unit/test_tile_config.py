@@ -16,6 +16,7 @@ from fp8gemm.tuning.config import (
     MAX_STAGES,
     SHORT_K_TILES,
     TILES,
+    Tile,
     TileConfig,
     candidate_configs,
     deepest_config,
@@ -94,7 +95,7 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
         two = replace(config, waves_in_flight=2, stages=2, staging_slots=1)
         assert config.waves_in_flight == 2 or violations(two, store, output, scaling)
         parts = staged_parts(config)
-        least, most = (-(-parts // 2) if config.warpgroups_k == 1 else 1, parts) if store is TMA else (1, 1)
+        least, most = (-(-parts // 2), parts) if store is TMA else (1, 1)
         assert least <= config.staging_slots <= most
         deeper = replace(config, stages=config.stages + 1, staging_slots=least)
         assert config.stages == MAX_STAGES or shared_bytes(deeper, store, output, scaling) > SHARED_LIMIT
@@ -105,22 +106,21 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
     every = [(c.block_m, c.block_n, c.warpgroups_k, c.cluster_m, c.cluster_n) for c in candidate_configs(store)]
-    for_few_rows = [(block_m, block_n, 1, *cluster) for block_m, block_n, *cluster in FEW_ROWS_TILES]
-    assert every == [*((*tile, 1, 1) for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES)), *for_few_rows]
+    assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_size == 1
 
 
 @pytest.mark.parametrize(("k", "others"), [(LONG_K - 16, LONG_K_TILES), (LONG_K, SHORT_K_TILES)])
-def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: tuple[tuple[int, int, int], ...]) -> None:
+def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: tuple[Tile, ...]) -> None:
     for config in candidate_configs(TMA):
-        tile = (config.block_m, config.block_n, config.warpgroups_k)
-        assert is_for_other_k(config, k) == (tile in others and config.cluster_size == 1)
+        tile = (config.block_m, config.block_n, config.warpgroups_k, config.cluster_m, config.cluster_n)
+        assert is_for_other_k(config, k) == (tile in others)
 
 
 @pytest.mark.parametrize(("tile", "width"), WIDTHS.items(), ids=str)
 def test_a_wave_is_as_wide_as_a_warpgroup_or_half(tile: tuple[int, int], width: int) -> None:
-    config = deepest_config(*tile, 1, 1, TMA)
+    config = deepest_config(Tile(*tile), TMA)
     assert config is not None and config.wave_cols == width
 
 
@@ -137,7 +137,7 @@ def test_a_broken_rule_is_named_and_it_alone(rule: str, broken: tuple[Any, ...])
 def test_any_wave_of_whole_pairs_of_columns_may_share_k(
     block_n: int, cluster: tuple[int, int], store: StoreKind
 ) -> None:
-    config = deepest_config(64, block_n, *cluster, store, warpgroups_k=2)
+    config = deepest_config(Tile(64, block_n, 2, *cluster), store)
     assert config is not None and violations(config, store) == []
     assert (config.warpgroups_m, config.warpgroups_n, config.wave_cols) == (1, 1, block_n)
     assert not is_for_few_rows(config) and f"-k2-s{config.stages}" in config.label
@@ -145,7 +145,7 @@ def test_any_wave_of_whole_pairs_of_columns_may_share_k(
 
 @pytest.mark.parametrize(("block_m", "block_n"), [(128, 64), (64, 48), (64, 256)])
 def test_no_other_tile_may_share_k(block_m: int, block_n: int) -> None:
-    assert deepest_config(block_m, block_n, 1, 1, PREDICATED, warpgroups_k=2) is None
+    assert deepest_config(Tile(block_m, block_n, 2), PREDICATED) is None
 
 
 def test_the_configs_that_were_broken_are_legal_else() -> None:

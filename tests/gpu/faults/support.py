@@ -18,7 +18,7 @@ from fp8gemm.dense import device_chip
 from fp8gemm.families.dense import DenseKernel, kernel_request
 from fp8gemm.jit.build import build_many
 from fp8gemm.scales import mn_major_pitch, to_mn_major
-from fp8gemm.tuning.config import TileConfig, candidate_configs, deepest_config
+from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import select_config
 from tests.cases import Case
@@ -105,9 +105,7 @@ def configs_of(problem: Problem) -> list[TileConfig]:
 def config_of(problem: Problem, tile: str) -> TileConfig:
     """The config of any tile and cluster for a problem's kernel, a candidate or not; named as in a tuned table."""
     found = re.fullmatch(r"(\d+)x(\d+)(?:-k(\d))?-c(\d)x(\d)", tile).groups(default="1")
-    block_m, block_n, warpgroups_k, *cluster = map(int, found)
-    options = (problem.store, problem.output, problem.scaling)
-    config = deepest_config(block_m, block_n, *cluster, *options, warpgroups_k=warpgroups_k)
+    config = deepest_config(Tile(*map(int, found)), problem.store, problem.output, problem.scaling)
     assert config is not None, f"{tile}: no legal config"
     return config
 
