@@ -110,6 +110,16 @@ def test_kernels_do_not_spill_and_lose_no_overlap(
     assert faults == {}
 
 
+def test_whatever_is_left_of_k_after_the_chunks_spills_nothing(cache: Path) -> None:
+    """Tiles with one wave in flight: their widest waves leave the fewest registers to what comes between two loops."""
+    wide = [config for config in candidate_configs(StoreKind.TMA) if config.waves_in_flight == 1]
+    requests = [
+        kernel_request(Problem(1, 2112, 128 * blocks), config) for config in wide for blocks in (*range(1, 10), 15)
+    ]
+    faults = {artifact.request.label: found for artifact in build_many(requests) if (found := faults_of(artifact))}
+    assert faults == {} and wide
+
+
 def faults_of(artifact: Artifact) -> list[str]:
     uses = artifact.resources
     faults = [f"{code} from the assembler" for code in artifact.warnings]

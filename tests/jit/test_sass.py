@@ -60,17 +60,20 @@ class Kernel:
         return min(128 // math.gcd(self.config.block_n // self.config.warpgroups_n, 128), 4)
 
     @property
-    def chunks(self) -> list[int]:
-        """K blocks of each piece of straight code in a copy of the main loop: long chunks, short ones, and the rest."""
+    def pieces(self) -> list[int]:
+        """K blocks of each piece of straight code: long and short chunks in each copy of the main loop; the rest."""
         k_blocks = -(-self.problem.k // 128 // self.config.warpgroups_k)  # of the warpgroup
         if self.config.waves_in_flight > 1:
             long = 4 if self.waves > 1 else 8
-            lengths, rest = [long, long // 2], k_blocks % (long // 2)
+            chunks = [long, long // 2]
         else:
             of_k = k_blocks if self.stores_sums_alone else k_blocks // 2
-            lengths = [min(4, 8 // self.loops, 1 << max(of_k, 1).bit_length() - 1)]
-            rest = min(k_blocks % lengths[0], 1)  # one by one, in a loop
-        return [*(length for length in lengths if length <= k_blocks), *filter(None, [rest])]
+            chunk = min(4, 8 // self.loops, 1 << max(of_k, 1).bit_length() - 1)
+            chunks = [chunk // 2 if chunk < k_blocks < 2 * chunk else chunk]
+        rest = k_blocks % chunks[-1]
+        in_loops = [length for length in chunks if length <= k_blocks]
+        # One by one in a loop, unless it is all there is.
+        return self.loops * in_loops + [min(rest, 1) if in_loops else rest] * (rest > 0)
 
     @property
     def stores_sums_alone(self) -> bool:
@@ -163,17 +166,17 @@ def test_the_main_loop_is_its_chunks_and_a_copy_of_them_for_each_border(kernels:
     """No more code than is meant, which compiles fast; and no less: the compiler has not made a loop of a chunk."""
     assert failing(kernels, lambda kernel: len(kernel.find("QGMMA")) == 4 * waves_of_code(kernel)) == []
     assert {kernel.loops for kernel in kernels} == {1, 2, 4}
-    assert {len(kernel.chunks) for kernel in kernels} == {1, 2, 3}
+    assert {len(kernel.pieces) for kernel in kernels} >= {1, 2, 3, 4, 5}
 
 
 def waves_of_code(kernel: Kernel) -> int:
-    return kernel.loops * sum(kernel.chunks) * kernel.waves
+    return sum(kernel.pieces) * kernel.waves
 
 
 def test_nothing_is_in_flight_between_chunks_and_inside_them_as_many_waves_as_fit(kernels: list[Kernel]) -> None:
     def holds(kernel: Kernel) -> bool:
         waits = Counter(text.split()[-1] for text in kernel.find(r"WARPGROUP\.DEPBAR\.LE gsb0"))
-        ends = kernel.loops * len(kernel.chunks)
+        ends = len(kernel.pieces)
         if kernel.config.waves_in_flight == 1:
             return waits == {"0x0": waves_of_code(kernel)}
         return waits == +Counter({"0x0": ends, "0x1": waves_of_code(kernel) - ends})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import FINISH, FINISHES, PROMOTE, Edit, Mutant
 
 _MULTIPLY, _BLOCK, _LOAD = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/load.cuh"
+_WGMMA = "ptx/wgmma.cuh"
 
 _GEMM = "tests/gpu/test_gemm.py"
 _EXACT = (f"{_GEMM}::test_other_data[distinct_scales-333-7168-512]",)
@@ -35,7 +36,7 @@ _PROMOTE_AT_THE_END = f"""\
 {PROMOTE}        }}
 """
 _REST = """\
-            multiply_rest(k_block, largest_border, accumulators);
+            multiply_rest(accumulators);
         }
 """
 
@@ -46,7 +47,7 @@ MUTANTS = (
         (
             *_ACCUMULATORS_TOSTART,
             Edit(_MULTIPLY, _MULTIPLY_WAVE, _MULTIPLY_WAVE.replace("flight.block_sums", "accumulators[m][n]")),
-            Edit(_MULTIPLY, "k != 0);", "true);"),
+            Edit(_WGMMA, "setp.ne.b32 start, 0, 0;", "setp.ne.b32 start, 1, 0;"),
             Edit(
                 _MULTIPLY,
                 FINISH,
@@ -77,7 +78,7 @@ MUTANTS = (
         "the sums of a block start from the tile's sums so far instead of from zero",
         (
             *_ACCUMULATORS_TOSTART,
-            Edit(_MULTIPLY, "k != 0);", "true);"),
+            Edit(_WGMMA, "setp.ne.b32 start, 0, 0;", "setp.ne.b32 start, 1, 0;"),
             Edit(
                 _MULTIPLY,
                 _MULTIPLY_WAVE,
@@ -90,13 +91,7 @@ MUTANTS = (
     Mutant(
         "last-instruction-skipped",
         "the last 32 columns of each K block are not multiplied",
-        (
-            Edit(
-                _MULTIPLY,
-                "k < Shape::kBlockK; k += kInstructionK",
-                "k < Shape::kBlockK - kInstructionK; k += kInstructionK",
-            ),
-        ),
+        (Edit(_WGMMA, 'FP8GEMM_WGMMA_K32(N, "%3", "%7", "accumulate")', '""'),),
         _SIGNED,
     ),
     Mutant(
@@ -105,8 +100,9 @@ MUTANTS = (
         (
             Edit(
                 _MULTIPLY,
-                "matrix_descriptor(b + descriptor_offset(k))",
-                "matrix_descriptor(b + descriptor_offset(k / 2))",
+                "block_descriptors(b));",
+                "{matrix_descriptor(b), matrix_descriptor(b + 1), matrix_descriptor(b + 2),"
+                " matrix_descriptor(b + 3)});",
             ),
         ),
         _SIGNED,
@@ -129,7 +125,7 @@ MUTANTS = (
             Edit(
                 _MULTIPLY,
                 _REST,
-                f"{_REST}        multiply_chunk<1>(Shape::kNumSteps - 1, largest_border, accumulators);\n",
+                f"{_REST}        multiply_chunk<1>(Shape::kNumSteps - 1, kAllBorders, accumulators);\n",
             ),
         ),
         _SIGNED,

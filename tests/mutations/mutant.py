@@ -26,11 +26,10 @@ RACE = frozenset({Caught.WRONG, Caught.HANG, Caught.FAULT})
 
 
 # Text of mainloop/multiply.cuh that several faults are put into: a wave that is done is promoted.
-FINISH = "finish(wave % kWavesPerBlock, largest_border, flights[wave % kInFlight], accumulators);"
-FINISHES = "void finish(uint32_t wave, uint32_t largest_border, Flight& flight,"
+FINISH = "finish(wave % kWavesPerBlock, borders, flights[wave % kInFlight], accumulators);"
+FINISHES = "void finish(uint32_t wave, Borders borders, Flight& flight,"
 PROMOTE = """\
-        scales_.promote(largest_border - kBorderRange + Scales::kBorderStep, largest_border, n, flight.products,
-                        flight.block_sums, accumulators[m][n]);
+        scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
 """
 
 

@@ -190,7 +190,7 @@ _DEADLOCKS = (
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
-        Edit(_MULTIPLY, "if constexpr (Shape::kNumSteps % kShortChunk != 0) {", "if constexpr (false) {"),
+        Edit(_MULTIPLY, "if constexpr (kRest != 0) {", "if constexpr (false) {"),
     ),
 )
 

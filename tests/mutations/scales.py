@@ -125,7 +125,7 @@ _BORDERS = (
     Mutant(
         "border-ignored",
         "columns past the border of two scale blocks take the scale of the block before, as far as one may lie",
-        (Edit(_BLOCK, " || (col >= least_border && col >= border_);", ";"),),
+        (Edit(_BLOCK, " || (col >= borders.least && col >= border_);", ";"),),
         under("64x192", "128x112"),
         sample="border",
     ),
@@ -150,7 +150,7 @@ _MOMENTS = (
         "scales-of-the-other-wave",
         "of two waves in flight each is promoted with the scales of the other",
         (
-            Edit(_MULTIPLY, FINISH, FINISH.replace("_border,", "_border, flights[(wave + 1) % kInFlight].products,")),
+            Edit(_MULTIPLY, FINISH, FINISH.replace("borders,", "borders, flights[(wave + 1) % kInFlight].products,")),
             Edit(_MULTIPLY, FINISHES, FINISHES.replace(" Flight&", " typename Scales::Products& products, Flight&")),
             Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.products", "products")),
         ),

@@ -54,6 +54,12 @@ struct TileShape {
     }
 };
 
+/// Where columns may cross from one scale block to the next: the first and the last place.
+struct Borders {
+    uint32_t least;
+    uint32_t largest;
+};
+
 /// A config as the epilogue sees it: once the shares of K are added up, the warpgroups that had them divide the columns.
 template <class Config, uint32_t kWarpgroupsThatShareK = Config::kWarpgroupsK>
 struct SummedConfig : Config {

@@ -5,7 +5,7 @@
 // of the width and 128, and not beyond column 128: columns of 192 are before it up to 64, beyond it from 128 on, and in
 // between it is one or the other. Promotion takes the border as a constant where it stands between one block and the
 // next (5 % of 4096x7168x2048 at 128x160, H200, 2026-11-21), which costs a copy of the main loop for each border, and as
-// a variable where it is hidden behind the wave in flight.
+// a variable where it is hidden behind the wave in flight, and for the few K blocks that are left over.
 #pragma once
 
 #include "fp8gemm/mainloop/stage.cuh"
@@ -92,15 +92,15 @@ public:
     /// `kBorderStep`, from that to 128.
     FP8GEMM_DEVICE uint32_t border() const { return border_; }
 
-    /// Adds a wave's block sums, times the products, to its accumulators. The border is known to lie between two
-    /// constants, so that only columns between them must look.
-    FP8GEMM_DEVICE void promote(uint32_t least_border, uint32_t largest_border, uint32_t wave, const Products& products,
+    /// Adds a wave's block sums, times the products, to its accumulators. The tile's border is one of `borders`, which
+    /// are constants, so only columns between them must look.
+    FP8GEMM_DEVICE void promote(Borders borders, uint32_t wave, const Products& products,
                                 const float (&block_sums)[Shape::kWaveRegisters],
                                 float (&accumulators)[Shape::kWaveRegisters]) const {
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
             const uint32_t col = (wave * Shape::kWaveN + i * 2) / kBorderStep * kBorderStep;
-            const bool beyond = col >= largest_border || (col >= least_border && col >= border_);
+            const bool beyond = col >= borders.largest || (col >= borders.least && col >= border_);
             const float upper = beyond ? products.upper[kBlocks - 1] : products.upper[0];
             const float lower = beyond ? products.lower[kBlocks - 1] : products.lower[0];
             accumulators[i + 0] = __fmaf_rn(upper, block_sums[i + 0], accumulators[i + 0]);

@@ -42,24 +42,26 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     using Ring = BarrierRing<Config::kStages>;
     using Scales = typename ScalesOfB<Config, Config::kScaling>::Type;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
-    static constexpr uint32_t kInstructionK = 32;
     static constexpr uint32_t kWavesPerBlock = Shape::kWavesM * Shape::kWavesN;
     static constexpr uint32_t kInFlight = Config::kWavesInFlight;
     /// Copies of the main loop, each for the borders of a range: see block_scales.cuh.
     static constexpr uint32_t kBorders = kScaleBlock / Scales::kBorderStep;
     static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kBorders, 4u) : 1;
     static constexpr uint32_t kBorderRange = kScaleBlock / kLoops;
+    static constexpr Borders kAllBorders{Scales::kBorderStep, kScaleBlock};
     /// With no loop left, an epilogue that has addresses to compute moves them up among the accumulators, and spills.
     static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
                                              Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
     static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : Shape::kNumSteps / 2;
-    /// K blocks between two moments with nothing in flight. All chunks together are at most fifteen K blocks of code,
-    /// which keeps compilation at a second.
-    static constexpr uint32_t kLongChunk = kInFlight == 1
-                                               ? power_of_two_up_to(minimum(kMostOfK, minimum(4u, 8 / kLoops)))
-                                           : kWavesPerBlock > 1 ? 4
-                                                                : 8;
-    static constexpr uint32_t kShortChunk = kInFlight == 1 ? kLongChunk : kLongChunk / 2;
+    /// K blocks of a chunk with one wave in flight. A single chunk with a loop for the rest behind it would spill.
+    static constexpr uint32_t kMostOfChunk = power_of_two_up_to(minimum(kMostOfK, minimum(4u, 8 / kLoops)));
+    static constexpr bool kIsSingle = Shape::kNumSteps < 2 * kMostOfChunk && Shape::kNumSteps != kMostOfChunk;
+    static constexpr uint32_t kPlainChunk = kIsSingle ? kMostOfChunk / 2 : kMostOfChunk;
+    /// K blocks between two moments with nothing in flight. Chunks and rest are at most thirteen K blocks of code, which
+    /// keeps compilation below a second.
+    static constexpr uint32_t kLongChunk = kInFlight == 1 ? kPlainChunk : kWavesPerBlock > 1 ? 4 : 8;
+    static constexpr uint32_t kShortChunk = kInFlight == 1 ? kPlainChunk : kLongChunk / 2;
+    static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
     static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
     static_assert(kThreadsPerWarp % kShortChunk == 0, "weight scales advance at the beginning of a short chunk");
 
@@ -104,6 +106,9 @@ public:
     FP8GEMM_DEVICE void run(typename Shape::Accumulators& accumulators) {
         clear(accumulators);
         multiply_up_to<kBorderRange>(accumulators);
+        if constexpr (kRest != 0) {
+            multiply_rest(accumulators);
+        }
     }
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
@@ -132,7 +137,8 @@ private:
         }
     }
 
-    /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
+    /// Multiplies the whole chunks by the copy of the loop that has the tile's border in its range, which ends at
+    /// `kLargest` or later.
     template <uint32_t kLargest>
     FP8GEMM_DEVICE void multiply_up_to(typename Shape::Accumulators& accumulators) {
         if constexpr (kLargest < kScaleBlock) {
@@ -141,48 +147,43 @@ private:
                 return;
             }
         }
-        multiply_all(kLargest, accumulators);
+        multiply_chunks(Borders{kLargest - kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
     }
 
-    FP8GEMM_DEVICE void multiply_all(uint32_t largest_border, typename Shape::Accumulators& accumulators) {
+    FP8GEMM_DEVICE void multiply_chunks(Borders borders, typename Shape::Accumulators& accumulators) {
         uint32_t k_block = 0;
         bool is_short = kStaggers && warpgroup_ % 2 == 1;
 #pragma unroll 1
         while (k_block + kShortChunk <= Shape::kNumSteps) {
             if constexpr (kStaggers) {
                 if (!is_short && k_block + kLongChunk <= Shape::kNumSteps) {
-                    multiply_chunk<kLongChunk>(k_block, largest_border, accumulators);
+                    multiply_chunk<kLongChunk>(k_block, borders, accumulators);
                     k_block += kLongChunk;
                     continue;
                 }
             }
-            multiply_chunk<kShortChunk>(k_block, largest_border, accumulators);
+            multiply_chunk<kShortChunk>(k_block, borders, accumulators);
             k_block += kShortChunk;
             is_short = false;
         }
-        if constexpr (Shape::kNumSteps % kShortChunk != 0) {
-            multiply_rest(k_block, largest_border, accumulators);
-        }
     }
 
-    /// The K blocks after the last whole chunk. With one wave in flight they gain nothing from being a chunk, and one by
-    /// one they are less code.
-    FP8GEMM_DEVICE void multiply_rest(uint32_t k_block, uint32_t largest_border,
-                                      typename Shape::Accumulators& accumulators) {
-        if constexpr (kInFlight == 1) {
-#pragma unroll 1
-            for (; k_block < Shape::kNumSteps; ++k_block) {
-                multiply_chunk<1>(k_block, largest_border, accumulators);
-            }
+    /// The K blocks after the last whole chunk, whatever the border. They are few, and less code one by one in a loop.
+    FP8GEMM_DEVICE void multiply_rest(typename Shape::Accumulators& accumulators) {
+        constexpr uint32_t kFirst = Shape::kNumSteps - kRest;
+        if constexpr (kFirst == 0) {
+            multiply_chunk<kRest>(0, kAllBorders, accumulators);
         } else {
-            multiply_chunk<Shape::kNumSteps % kShortChunk>(k_block, largest_border, accumulators);
+#pragma unroll 1
+            for (uint32_t k_block = kFirst; k_block < Shape::kNumSteps; ++k_block) {
+                multiply_chunk<1>(k_block, kAllBorders, accumulators);
+            }
         }
     }
 
     /// Multiplies and promotes `kLength` stages from that of `state_` on, wave after wave.
     template <uint32_t kLength>
-    FP8GEMM_DEVICE void multiply_chunk(uint32_t k_block, uint32_t largest_border,
-                                       typename Shape::Accumulators& accumulators) {
+    FP8GEMM_DEVICE void multiply_chunk(uint32_t k_block, Borders borders, typename Shape::Accumulators& accumulators) {
         constexpr uint32_t kWaves = kLength * kWavesPerBlock;
         Flight flights[kInFlight];
         scales_.advance(k_block);
@@ -202,7 +203,7 @@ private:
                     ptx::wgmma_wait<0>();
                 }
                 this->mark(Activity::kPromote, of_tile(k_block + wave / kWavesPerBlock), wave % kWavesPerBlock);
-                finish(wave % kWavesPerBlock, largest_border, flights[wave % kInFlight], accumulators);
+                finish(wave % kWavesPerBlock, borders, flights[wave % kInFlight], accumulators);
             }
         }
     }
@@ -230,7 +231,7 @@ private:
     }
 
     /// Promotes a wave that is no longer in flight; with the last of a K block, hands back the block's stage.
-    FP8GEMM_DEVICE void finish(uint32_t wave, uint32_t largest_border, Flight& flight,
+    FP8GEMM_DEVICE void finish(uint32_t wave, Borders borders, Flight& flight,
                                typename Shape::Accumulators& accumulators) {
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
@@ -238,8 +239,7 @@ private:
         if (wave == kWavesPerBlock - 1) {
             release_stage(flight.stage);
         }
-        scales_.promote(largest_border - kBorderRange + Scales::kBorderStep, largest_border, n, flight.products,
-                        flight.block_sums, accumulators[m][n]);
+        scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
         if constexpr (kInFlight > 1) {
             // NOTE: Or the additions sink below the start of the next wave, which then needs registers of its own.
             Wgmma::pin(accumulators[m][n]);
@@ -254,11 +254,7 @@ private:
         const uint32_t b =
             descriptor_b_ + descriptor_offset(stage * Stages::kStageBytesB + n * Shape::kWaveN * Shape::kBlockK);
         ptx::wgmma_fence();
-#pragma unroll
-        for (uint32_t k = 0; k < Shape::kBlockK; k += kInstructionK) {
-            Wgmma::multiply(block_sums, matrix_descriptor(a + descriptor_offset(k)),
-                            matrix_descriptor(b + descriptor_offset(k)), k != 0);
-        }
+        Wgmma::multiply(block_sums, block_descriptors(a), block_descriptors(b));
         ptx::wgmma_commit();
     }
 

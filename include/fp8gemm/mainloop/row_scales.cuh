@@ -50,7 +50,7 @@ public:
         return factors;
     }
 
-    FP8GEMM_DEVICE static void promote(uint32_t, uint32_t, uint32_t, const Products& factors,
+    FP8GEMM_DEVICE static void promote(Borders, uint32_t, const Products& factors,
                                        const float (&block_sums)[Shape::kWaveRegisters],
                                        float (&accumulators)[Shape::kWaveRegisters]) {
 #pragma unroll

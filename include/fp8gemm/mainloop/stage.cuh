@@ -4,6 +4,7 @@
 
 #include "fp8gemm/common/tile_shape.cuh"
 #include "fp8gemm/pipeline/barrier_ring.cuh"
+#include "fp8gemm/ptx/wgmma.cuh"
 
 namespace fp8gemm {
 
@@ -63,6 +64,12 @@ FP8GEMM_DEVICE uint64_t matrix_descriptor(uint32_t address) {
     constexpr uint64_t kGroupStride = 8 * 128 / 16;
     constexpr uint64_t kSwizzle128 = 1;
     return (kSwizzle128 << 62) | (kGroupStride << 32) | address;
+}
+
+/// Those of a K block, 32 columns each.
+FP8GEMM_DEVICE ptx::Descriptors block_descriptors(uint32_t address) {
+    return {matrix_descriptor(address), matrix_descriptor(address + descriptor_offset(32)),
+            matrix_descriptor(address + descriptor_offset(64)), matrix_descriptor(address + descriptor_offset(96))};
 }
 
 }  // namespace fp8gemm
