@@ -28,7 +28,7 @@ REGISTERS = 65536 // 384 // 8 * 8
 
 MAX_CPU_SECONDS = 2.0
 LONGEST_CODE = 1904
-"""K of 15 K blocks: those past whole chunks, of which there are as many as can be, are code of their own."""
+"""K of 15 K blocks: chunks of every length there is, and an end inside one."""
 BENCHMARKED = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
 
 
@@ -110,8 +110,8 @@ def test_kernels_do_not_spill_and_lose_no_overlap(
     assert faults == {}
 
 
-def test_whatever_is_left_of_k_after_the_chunks_spills_nothing(cache: Path) -> None:
-    """Tiles with one wave in flight: their widest waves leave the fewest registers to what comes between two loops."""
+def test_an_end_of_k_inside_a_chunk_spills_nothing(cache: Path) -> None:
+    """Tiles with one wave in flight: their widest waves leave the fewest registers to all else."""
     wide = [config for config in candidate_configs(StoreKind.TMA) if config.waves_in_flight == 1]
     requests = [
         kernel_request(Problem(1, 2112, 128 * blocks), config) for config in wide for blocks in (*range(1, 10), 15)

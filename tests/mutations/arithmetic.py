@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import FINISH, FINISHES, PROMOTE, Edit, Mutant
+from tests.mutations.mutant import PROMOTE, START, Edit, Mutant
 
 _MULTIPLY, _BLOCK, _LOAD = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/load.cuh"
 _WGMMA = "ptx/wgmma.cuh"
@@ -19,26 +19,22 @@ _K_LOOP = "for (uint32_t step = 0; step < Shape::kNumSteps; ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
 _LAST_STEP = "minimum(step, Shape::kNumSteps - 1)"
 
-_START = "start(k_block + step / kWavesPerBlock, step % kWavesPerBlock, flights[step % kInFlight]);"
-_STARTS = "void start(uint32_t k_block, uint32_t wave, Flight& flight) {"
+_STARTS = "uint32_t wave_of_chunk, Flight (&flights)[kInFlight]) {"
 _ACCUMULATORS_TOSTART = (
-    Edit(_MULTIPLY, _START, _START.replace("]);", "], accumulators);")),
+    Edit(_MULTIPLY, START, START.replace(");", ", accumulators);")),
     Edit(_MULTIPLY, _STARTS, _STARTS.replace(") {", ", typename Shape::Accumulators& accumulators) {")),
 )
 _MULTIPLY_WAVE = "multiply_wave(flight.stage, m, n, flight.block_sums);"
 _PROMOTE_AT_THE_END = f"""\
-        if (last_block) {{
-            Wgmma::pin(accumulators[m][n]);
+        if (k_block + 1 == Shape::kNumSteps) {{
             for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {{
+                asm volatile("" : "+f"(accumulators[m][n][i]));
                 flight.block_sums[i] = accumulators[m][n][i];
                 accumulators[m][n][i] = 0.0f;
             }}
 {PROMOTE}        }}
 """
-_REST = """\
-            multiply_rest(accumulators);
-        }
-"""
+_ALL_OF_K = "        multiply_up_to<kBorderRange>(accumulators);\n"
 
 MUTANTS = (
     Mutant(
@@ -48,14 +44,6 @@ MUTANTS = (
             *_ACCUMULATORS_TOSTART,
             Edit(_MULTIPLY, _MULTIPLY_WAVE, _MULTIPLY_WAVE.replace("flight.block_sums", "accumulators[m][n]")),
             Edit(_WGMMA, "setp.ne.b32 start, 0, 0;", "setp.ne.b32 start, 1, 0;"),
-            Edit(
-                _MULTIPLY,
-                FINISH,
-                FINISH.replace("(", "(k_block + wave / kWavesPerBlock + 1 == Shape::kNumSteps, ", 1),
-            ),
-            Edit(_MULTIPLY, FINISHES, FINISHES.replace("(", "(bool last_block, ")),
-            Edit(_MULTIPLY, "        ptx::touch_after_wait(flight.block_sums);\n", ""),
-            Edit(_MULTIPLY, "            Wgmma::pin(accumulators[m][n]);\n", ""),
             Edit(_MULTIPLY, PROMOTE, _PROMOTE_AT_THE_END),
         ),
         _LONG,
@@ -124,8 +112,9 @@ MUTANTS = (
             ),
             Edit(
                 _MULTIPLY,
-                _REST,
-                f"{_REST}        multiply_chunk<1>(Shape::kNumSteps - 1, kAllBorders, accumulators);\n",
+                _ALL_OF_K,
+                f"{_ALL_OF_K}        multiply_chunk<1>(Shape::kNumSteps - 1, {{Scales::kBorderStep, kScaleBlock}}, "
+                "accumulators);\n",
             ),
         ),
         _SIGNED,
@@ -148,8 +137,8 @@ MUTANTS = (
         (
             Edit(
                 _BLOCK,
-                "accumulators[i + 0] = __fmaf_rn(upper, block_sums[i + 0], accumulators[i + 0]);",
-                'asm("fma.rn.ftz.f32 %0, %1, %2, %0;"\n'
+                "ptx::fma_in_order(upper, block_sums[i + 0], accumulators[i + 0]);",
+                'asm volatile("fma.rn.ftz.f32 %0, %1, %2, %0;"\n'
                 ': "+f"(accumulators[i + 0]) : "f"(upper), "f"(block_sums[i + 0]));',
             ),
         ),

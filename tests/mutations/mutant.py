@@ -25,9 +25,9 @@ RACE = frozenset({Caught.WRONG, Caught.HANG, Caught.FAULT})
 """A lost race may damage data, barriers or addresses."""
 
 
-# Text of mainloop/multiply.cuh that several faults are put into: a wave that is done is promoted.
-FINISH = "finish(wave % kWavesPerBlock, borders, flights[wave % kInFlight], accumulators);"
-FINISHES = "void finish(uint32_t wave, Borders borders, Flight& flight,"
+# Text of mainloop/multiply.cuh that several faults are put into: a wave is started; it is finished; it is promoted.
+START = "start(k_block, wave, flights);"
+FINISH = "finish<kInFlight - 1>(k_block, wave + 1 - kInFlight, borders, flights, accumulators);"
 PROMOTE = """\
         scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
 """
@@ -65,7 +65,7 @@ class Sample:
         return kernel_request(self.problem, self.config)
 
 
-# Small tiles compile fast; N and K have tails, and K a long chunk, a short one and a rest for both warpgroups.
+# Small tiles compile fast; N and K have tails, and K a long chunk and an end inside a short one for both warpgroups.
 _TILE = TileConfig(128, 64, 3, waves_in_flight=2)
 _SHARED_K = TileConfig(64, 64, 3, warpgroups_m=1, warpgroups_k=2, waves_in_flight=2)
 _PROBLEM = Problem(1, 584, 1168)
@@ -75,6 +75,7 @@ SAMPLES = {
     "plain": Sample(_PROBLEM, _TILE),
     "tall": Sample(_PROBLEM, TileConfig(256, 64, 3, waves_in_flight=2)),
     "long": Sample(replace(_PROBLEM, k=16384), _TILE),
+    "long_one_wave": Sample(replace(_PROBLEM, k=16384), TileConfig(128, 96, 3)),
     "border": Sample(_PROBLEM, TileConfig(128, 96, 3, waves_in_flight=2)),
     "border_copies": Sample(_PROBLEM, TileConfig(128, 96, 3)),
     "cluster_m": Sample(_PROBLEM, replace(_TILE, cluster_m=2)),

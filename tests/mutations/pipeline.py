@@ -44,8 +44,8 @@ _RELEASE = """\
         }
 """
 _RELEASE_STARTED = """
-            if (step < kWaves && step % kWavesPerBlock == kWavesPerBlock - 1) {
-                release_stage(flights[step % kInFlight].stage);
+            if (wave % kWavesPerBlock == kWavesPerBlock - 1) {
+                release_stage(flights[wave % kInFlight].stage);
             }"""
 _LOOKS = "            look_ahead();\n"
 
@@ -190,7 +190,17 @@ _DEADLOCKS = (
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
-        Edit(_MULTIPLY, "if constexpr (kRest != 0) {", "if constexpr (false) {"),
+        Edit(_MULTIPLY, "while (k_block < Shape::kNumSteps) {", "while (k_block + kShortChunk <= Shape::kNumSteps) {"),
+    ),
+    race(
+        "end-of-k-overlooked",
+        "a chunk that K ends in goes on with the stages of the next tile",
+        Edit(_MULTIPLY, "k_block + kRest == Shape::kNumSteps", "k_block + kRest == Shape::kNumSteps + 1"),
+    ),
+    race(
+        "in-flight-at-the-end-of-k",
+        "the last wave of a chunk that K ends in is never promoted, and its stage never given back",
+        Edit(_MULTIPLY, "                land(k_block, wave, borders, flights, accumulators);\n", ""),
     ),
 )
 
@@ -201,14 +211,14 @@ _TENSOR_CORE = (
     Mutant(
         "one-group-left-running",
         "the sums of a wave are used while its WGMMAs may still be running",
-        (Edit(_MULTIPLY, "ptx::wgmma_wait<kInFlight - 1>();", "ptx::wgmma_wait<kInFlight>();"),),
+        (Edit(_MULTIPLY, FINISH, FINISH.replace("kInFlight - 1", "kInFlight", 1)),),
         _WARNED,
         gpu=False,
     ),
     Mutant(
         "one-group-left-running-at-the-end-of-a-chunk",
         "the sums of a chunk's last wave are used while its WGMMAs may still be running",
-        (Edit(_MULTIPLY, "ptx::wgmma_wait<0>();", "ptx::wgmma_wait<1>();"),),
+        (Edit(_MULTIPLY, "finish<0>(", "finish<1>("),),
         _WARNED,
         gpu=False,
     ),

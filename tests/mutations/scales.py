@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import FINISH, FINISHES, PROMOTE, Edit, Mutant, under
+from tests.mutations.mutant import PROMOTE, START, Edit, Mutant, under
 
 _MULTIPLY, _BLOCK, _ROW = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/row_scales.cuh"
 _LOAD, _DENSE = "mainloop/load.cuh", "kernels/dense.cuh"
@@ -11,6 +11,12 @@ _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
 _RUN = "            multiplier.run(accumulators);\n"
+_AT_A_STEP = "if (kInFlight > 1 && wave % (kShortChunk * kWavesPerBlock) == 0) {"
+_ADVANCE = """\
+            if (kInFlight == 1 && wave + 1 == kWaves) {
+                scales_.advance(k_block + kLength);
+            }
+"""
 _FINISHED = "            const TileCoordinate finished = tile;\n"
 _NEXT = "            more = schedule.next(tile);\n"
 _BEGIN = "            if (more) {\n                multiplier.begin(tile);\n            }\n"
@@ -149,38 +155,48 @@ _MOMENTS = (
     Mutant(
         "scales-of-the-other-wave",
         "of two waves in flight each is promoted with the scales of the other",
-        (
-            Edit(_MULTIPLY, FINISH, FINISH.replace("borders,", "borders, flights[(wave + 1) % kInFlight].products,")),
-            Edit(_MULTIPLY, FINISHES, FINISHES.replace(" Flight&", " typename Scales::Products& products, Flight&")),
-            Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.products", "products")),
-        ),
+        (Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.", "flights[(wave_of_chunk + 1) % kInFlight].", 1)),),
         under("128x128"),
     ),
     Mutant(
         "long-chunk-scaled-as-the-first",
         "every long chunk takes the weight scales of the first K blocks",
-        (Edit(_MULTIPLY, "multiply_chunk<kLongChunk>(k_block,", "multiply_chunk<kLongChunk>(0,"),),
+        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == kLongChunk ? 0 : k_block")),),
         under("128x128"),
     ),
     Mutant(
         "short-chunk-scaled-as-the-first",
         "every short chunk takes the weight scales of the first K blocks",
-        (Edit(_MULTIPLY, "multiply_chunk<kShortChunk>(k_block,", "multiply_chunk<kShortChunk>(0,"),),
+        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == kShortChunk ? 0 : k_block")),),
         under("128x128"),
     ),
     Mutant(
         "scales-not-advanced-within-a-chunk",
         "when the 32nd K block is in the middle of a long chunk, the weight scales stay those of the first 32",
-        (Edit(_MULTIPLY, "                    scales_.advance(k_block + kShortChunk);\n", ""),),
+        (Edit(_MULTIPLY, _AT_A_STEP, "if (kInFlight > 1 && wave == 0) {"),),
         under("128x128"),
         sample="long",
     ),
     Mutant(
         "scales-not-advanced-before-a-chunk",
         "when a chunk begins at the 32nd K block, the weight scales stay those of the first 32",
-        (Edit(_MULTIPLY, "        scales_.advance(k_block);\n", ""),),
+        (Edit(_MULTIPLY, _AT_A_STEP, _AT_A_STEP.replace(") {", " && wave != 0) {")),),
         under("128x128"),
         sample="long",
+    ),
+    Mutant(
+        "scales-not-advanced-under-a-wave",
+        "with one wave in flight, the weight scales stay those of the first 32 K blocks",
+        (Edit(_MULTIPLY, _ADVANCE, ""),),
+        under("128x160"),
+        sample="long_one_wave",
+    ),
+    Mutant(
+        "scales-advanced-a-block-early",
+        "with one wave in flight, every 32nd K block takes the weight scale of the one 32 after it",
+        (Edit(_MULTIPLY, f"            {START}\n{_ADVANCE}", f"{_ADVANCE}            {START}\n"),),
+        under("128x160"),
+        sample="long_one_wave",
     ),
     Mutant(
         "scales-of-the-first-tile-kept",

@@ -15,12 +15,6 @@ FP8GEMM_HOST_DEVICE constexpr T minimum(T a, T b) {
     return a < b ? a : b;
 }
 
-/// The largest power of two that is no larger; 1 for 0.
-template <class T>
-FP8GEMM_HOST_DEVICE constexpr T power_of_two_up_to(T value) {
-    return value < 2 ? 1 : 2 * power_of_two_up_to(value / 2);
-}
-
 template <class T>
 FP8GEMM_HOST_DEVICE constexpr T greatest_common_divisor(T a, T b) {
     return b == 0 ? a : greatest_common_divisor(b, a % b);

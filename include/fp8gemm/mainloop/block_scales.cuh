@@ -10,6 +10,7 @@
 
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
+#include "fp8gemm/ptx/wgmma.cuh"
 #include "fp8gemm/scheduler/raster.cuh"
 
 namespace fp8gemm {
@@ -62,8 +63,8 @@ public:
         }
     }
 
-    /// To be called once for each `k_block` that is a multiple of 32, before its products are asked for. Here and below
-    /// K blocks are counted within the share.
+    /// To be called once for each `k_block` that is a multiple of 32, between the products of the K block before it and
+    /// its own. Here and below K blocks are counted within the share.
     FP8GEMM_DEVICE void advance(uint32_t k_block) {
         if (Shape::kNumSteps > kThreadsPerWarp && k_block % kThreadsPerWarp == 0 && k_block != 0) {
 #pragma unroll
@@ -103,10 +104,10 @@ public:
             const bool beyond = col >= borders.largest || (col >= borders.least && col >= border_);
             const float upper = beyond ? products.upper[kBlocks - 1] : products.upper[0];
             const float lower = beyond ? products.lower[kBlocks - 1] : products.lower[0];
-            accumulators[i + 0] = __fmaf_rn(upper, block_sums[i + 0], accumulators[i + 0]);
-            accumulators[i + 1] = __fmaf_rn(upper, block_sums[i + 1], accumulators[i + 1]);
-            accumulators[i + 2] = __fmaf_rn(lower, block_sums[i + 2], accumulators[i + 2]);
-            accumulators[i + 3] = __fmaf_rn(lower, block_sums[i + 3], accumulators[i + 3]);
+            ptx::fma_in_order(upper, block_sums[i + 0], accumulators[i + 0]);
+            ptx::fma_in_order(upper, block_sums[i + 1], accumulators[i + 1]);
+            ptx::fma_in_order(lower, block_sums[i + 2], accumulators[i + 2]);
+            ptx::fma_in_order(lower, block_sums[i + 3], accumulators[i + 3]);
         }
     }
 

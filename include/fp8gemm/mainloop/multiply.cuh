@@ -9,7 +9,7 @@
 // Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A wave in
 // flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop goes round
 // in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at different
-// times: one always has two waves queued when the other has none.
+// times: one always has two waves queued when the other has none. Where K ends inside a chunk, a short one stops there.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
@@ -48,22 +48,23 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     static constexpr uint32_t kBorders = kScaleBlock / Scales::kBorderStep;
     static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kBorders, 4u) : 1;
     static constexpr uint32_t kBorderRange = kScaleBlock / kLoops;
-    static constexpr Borders kAllBorders{Scales::kBorderStep, kScaleBlock};
-    /// With no loop left, an epilogue that has addresses to compute moves them up among the accumulators, and spills.
+    /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
+    /// or, with two waves of them, where K ends inside a chunk.
     static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
                                              Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
-    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : Shape::kNumSteps / 2;
-    /// K blocks of a chunk with one wave in flight. A single chunk with a loop for the rest behind it would spill.
-    static constexpr uint32_t kMostOfChunk = power_of_two_up_to(minimum(kMostOfK, minimum(4u, 8 / kLoops)));
-    static constexpr bool kIsSingle = Shape::kNumSteps < 2 * kMostOfChunk && Shape::kNumSteps != kMostOfChunk;
-    static constexpr uint32_t kPlainChunk = kIsSingle ? kMostOfChunk / 2 : kMostOfChunk;
-    /// K blocks between two moments with nothing in flight. Chunks and rest are at most thirteen K blocks of code, which
-    /// keeps compilation below a second.
-    static constexpr uint32_t kLongChunk = kInFlight == 1 ? kPlainChunk : kWavesPerBlock > 1 ? 4 : 8;
-    static constexpr uint32_t kShortChunk = kInFlight == 1 ? kPlainChunk : kLongChunk / 2;
+    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
+    /// K blocks of straight code. Chunks of all copies are at most twelve, which keeps compilation below a second.
+    static constexpr uint32_t kMostOfChunk = kInFlight == 1 ? minimum(4u, 8 / kLoops) : kWavesPerBlock > 1 ? 4 : 8;
+    static constexpr uint32_t kPlainChunk = minimum(kMostOfChunk, kMostOfK);
+    static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
+    static constexpr uint32_t kLongChunk = kInFlight > 1   ? kMostOfChunk
+                                           : kEndsAnywhere ? kPlainChunk
+                                                           : greatest_common_divisor(kPlainChunk, Shape::kNumSteps);
+    static constexpr uint32_t kShortChunk = kInFlight == 1 ? kLongChunk : kLongChunk / 2;
     static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
     static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
-    static_assert(kThreadsPerWarp % kShortChunk == 0, "weight scales advance at the beginning of a short chunk");
+    static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
+                  "weight scales advance between short chunks and in the middle of long ones");
 
     /// A wave that has been started.
     struct Flight {
@@ -106,9 +107,6 @@ public:
     FP8GEMM_DEVICE void run(typename Shape::Accumulators& accumulators) {
         clear(accumulators);
         multiply_up_to<kBorderRange>(accumulators);
-        if constexpr (kRest != 0) {
-            multiply_rest(accumulators);
-        }
     }
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
@@ -154,7 +152,7 @@ private:
         uint32_t k_block = 0;
         bool is_short = kStaggers && warpgroup_ % 2 == 1;
 #pragma unroll 1
-        while (k_block + kShortChunk <= Shape::kNumSteps) {
+        while (k_block < Shape::kNumSteps) {
             if constexpr (kStaggers) {
                 if (!is_short && k_block + kLongChunk <= Shape::kNumSteps) {
                     multiply_chunk<kLongChunk>(k_block, borders, accumulators);
@@ -168,48 +166,46 @@ private:
         }
     }
 
-    /// The K blocks after the last whole chunk, whatever the border. They are few, and less code one by one in a loop.
-    FP8GEMM_DEVICE void multiply_rest(typename Shape::Accumulators& accumulators) {
-        constexpr uint32_t kFirst = Shape::kNumSteps - kRest;
-        if constexpr (kFirst == 0) {
-            multiply_chunk<kRest>(0, kAllBorders, accumulators);
-        } else {
-#pragma unroll 1
-            for (uint32_t k_block = kFirst; k_block < Shape::kNumSteps; ++k_block) {
-                multiply_chunk<1>(k_block, kAllBorders, accumulators);
-            }
-        }
-    }
-
-    /// Multiplies and promotes `kLength` stages from that of `state_` on, wave after wave.
+    /// Multiplies and promotes `kLength` stages from that of `state_` on, wave after wave. A short chunk stops where K ends.
     template <uint32_t kLength>
     FP8GEMM_DEVICE void multiply_chunk(uint32_t k_block, Borders borders, typename Shape::Accumulators& accumulators) {
         constexpr uint32_t kWaves = kLength * kWavesPerBlock;
+        constexpr uint32_t kWavesOfRest = kLength == kShortChunk ? kRest * kWavesPerBlock : 0;
         Flight flights[kInFlight];
-        scales_.advance(k_block);
 #pragma unroll
-        for (uint32_t step = 0; step < kWaves + kInFlight - 1; ++step) {
-            if (step < kWaves) {
-                if (kLength > kShortChunk && step == kShortChunk * kWavesPerBlock) {
-                    scales_.advance(k_block + kShortChunk);
-                }
-                start(k_block + step / kWavesPerBlock, step % kWavesPerBlock, flights[step % kInFlight]);
+        for (uint32_t wave = 0; wave < kWaves; ++wave) {
+            if (wave != 0 && wave == kWavesOfRest && k_block + kRest == Shape::kNumSteps) {
+                land(k_block, wave, borders, flights, accumulators);
+                return;
             }
-            if (step + 1 >= kInFlight) {
-                const uint32_t wave = step + 1 - kInFlight;
-                if (wave + kInFlight <= kWaves) {
-                    ptx::wgmma_wait<kInFlight - 1>();
-                } else {
-                    ptx::wgmma_wait<0>();
-                }
-                this->mark(Activity::kPromote, of_tile(k_block + wave / kWavesPerBlock), wave % kWavesPerBlock);
-                finish(wave % kWavesPerBlock, borders, flights[wave % kInFlight], accumulators);
+            // Weight scales advance beside a multiplication: the one just started, or with two in flight the one before.
+            if (kInFlight > 1 && wave % (kShortChunk * kWavesPerBlock) == 0) {
+                scales_.advance(k_block + wave / kWavesPerBlock);
             }
+            start(k_block, wave, flights);
+            if (kInFlight == 1 && wave + 1 == kWaves) {
+                scales_.advance(k_block + kLength);
+            }
+            if (wave + 1 >= kInFlight) {
+                finish<kInFlight - 1>(k_block, wave + 1 - kInFlight, borders, flights, accumulators);
+            }
+        }
+        land(k_block, kWaves, borders, flights, accumulators);
+    }
+
+    /// Finishes what is still in flight after so many waves of a chunk.
+    FP8GEMM_DEVICE void land(uint32_t first_k_block, uint32_t waves, Borders borders, Flight (&flights)[kInFlight],
+                             typename Shape::Accumulators& accumulators) {
+        if constexpr (kInFlight > 1) {
+            finish<0>(first_k_block, waves - 1, borders, flights, accumulators);
         }
     }
 
-    /// Starts one wave of a K block; with the first, waits for the block's stage.
-    FP8GEMM_DEVICE void start(uint32_t k_block, uint32_t wave, Flight& flight) {
+    /// Starts a wave of a chunk; with the first of a K block, waits for the block's stage.
+    FP8GEMM_DEVICE void start(uint32_t first_k_block, uint32_t wave_of_chunk, Flight (&flights)[kInFlight]) {
+        Flight& flight = flights[wave_of_chunk % kInFlight];
+        const uint32_t k_block = first_k_block + wave_of_chunk / kWavesPerBlock;
+        const uint32_t wave = wave_of_chunk % kWavesPerBlock;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
         if (wave == 0) {
@@ -230,20 +226,22 @@ private:
         }
     }
 
-    /// Promotes a wave that is no longer in flight; with the last of a K block, hands back the block's stage.
-    FP8GEMM_DEVICE void finish(uint32_t wave, Borders borders, Flight& flight,
-                               typename Shape::Accumulators& accumulators) {
+    /// Waits for a wave of a chunk, behind which `kLater` have been started, and promotes it; with the last of a K block,
+    /// hands back the block's stage.
+    template <uint32_t kLater>
+    FP8GEMM_DEVICE void finish(uint32_t first_k_block, uint32_t wave_of_chunk, Borders borders,
+                               Flight (&flights)[kInFlight], typename Shape::Accumulators& accumulators) {
+        Flight& flight = flights[wave_of_chunk % kInFlight];
+        const uint32_t k_block = first_k_block + wave_of_chunk / kWavesPerBlock;
+        const uint32_t wave = wave_of_chunk % kWavesPerBlock;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
-        ptx::touch_after_wait(flight.block_sums);
+        ptx::wgmma_wait<kLater>();
+        this->mark(Activity::kPromote, of_tile(k_block), wave);
         if (wave == kWavesPerBlock - 1) {
             release_stage(flight.stage);
         }
         scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
-        if constexpr (kInFlight > 1) {
-            // NOTE: Or the additions sink below the start of the next wave, which then needs registers of its own.
-            Wgmma::pin(accumulators[m][n]);
-        }
     }
 
     /// Starts block_sums = the wave's product over one K block.

@@ -3,6 +3,7 @@
 
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
+#include "fp8gemm/ptx/wgmma.cuh"
 #include "fp8gemm/scheduler/raster.cuh"
 
 namespace fp8gemm {
@@ -57,10 +58,10 @@ public:
         for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
             const float first = factors.first[i / 4];
             const float second = factors.second[i / 4];
-            accumulators[i + 0] = __fmaf_rn(factors.upper * first, block_sums[i + 0], accumulators[i + 0]);
-            accumulators[i + 1] = __fmaf_rn(factors.upper * second, block_sums[i + 1], accumulators[i + 1]);
-            accumulators[i + 2] = __fmaf_rn(factors.lower * first, block_sums[i + 2], accumulators[i + 2]);
-            accumulators[i + 3] = __fmaf_rn(factors.lower * second, block_sums[i + 3], accumulators[i + 3]);
+            ptx::fma_in_order(factors.upper * first, block_sums[i + 0], accumulators[i + 0]);
+            ptx::fma_in_order(factors.upper * second, block_sums[i + 1], accumulators[i + 1]);
+            ptx::fma_in_order(factors.lower * first, block_sums[i + 2], accumulators[i + 2]);
+            ptx::fma_in_order(factors.lower * second, block_sums[i + 3], accumulators[i + 3]);
         }
     }
 };

@@ -1,7 +1,7 @@
 // WGMMA: the asynchronous matrix multiply of a warpgroup, for e4m3 operands in shared memory.
 //
 // All 128 threads of the warpgroup execute every function here. Order of use: fence, multiply (any number), commit,
-// wait; the accumulators may be touched again once `touch_after_wait` has followed the wait.
+// wait, and then `fma_in_order`, which alone may read what was multiplied.
 #pragma once
 
 #include "fp8gemm/common/types.cuh"
@@ -25,14 +25,11 @@ FP8GEMM_DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// No instruction: keeps the compiler from moving a use of the accumulators to before the wait that completes them.
-/// NOTE: Register by register. One statement for all, as in `pin`, made kernels with waves of 160 and 192 columns spill.
-template <uint32_t kCount>
-FP8GEMM_DEVICE void touch_after_wait(float (&accumulators)[kCount]) {
-#pragma unroll
-    for (uint32_t i = 0; i < kCount; ++i) {
-        asm volatile("" : "+f"(accumulators[i])::"memory");
-    }
+/// fma.rn.f32: sum += scale * product, rounded once, where `product` is a register that WGMMA wrote.
+/// The compiler keeps it behind the wait that completes the product, and before the start of the next wave, which would
+/// otherwise need registers of its own.
+FP8GEMM_DEVICE void fma_in_order(float scale, float product, float& sum) {
+    asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(scale), "f"(product));
 }
 
 /// Matrix descriptors of one operand for the four instructions that go through 128 columns of K.
@@ -46,9 +43,8 @@ struct Descriptors {
 /// wgmma.mma_async.sync.aligned.m64nNk32.f32.e4m3.e4m3, four times: d = a b over 128 columns of K.
 /// D fragment: thread t of the warpgroup holds rows 16 (t / 32) + (t % 32) / 4 and 8 further down; d[4 j] and d[4 j + 1]
 /// are columns 8 j + 2 (t % 4) and the next of the first row, d[4 j + 2] and d[4 j + 3] the same of the second.
-/// `pin` is no instruction: what the compiler does with d before this place it does not move to after it.
-/// NOTE: One statement for four instructions, and one for all registers, because time to compile goes with the number of
-/// operands (0.79 against 0.91 s for 128x192). Descriptors are declared as changed to have the lowest numbers.
+/// NOTE: One statement for four instructions, because time to compile goes with the number of operands (0.79 against
+/// 0.91 s for 128x192). Descriptors are declared as changed to have the lowest numbers.
 template <uint32_t kN>
 struct Wgmma;
 
@@ -73,9 +69,6 @@ struct Wgmma;
                 "}"                                                                                           \
                 : "+l"(a.k0), "+l"(a.k32), "+l"(a.k64), "+l"(a.k96),                                          \
                   "+l"(b.k0), "+l"(b.k32), "+l"(b.k64), "+l"(b.k96), FP8GEMM_OPERANDS_##N);                   \
-        }                                                                                                     \
-        static FP8GEMM_DEVICE void pin(float (&d)[N / 2]) {                                                   \
-            asm volatile("" : FP8GEMM_OPERANDS_##N : : "memory");                                             \
         }                                                                                                     \
     };
 // clang-format on
