@@ -262,13 +262,20 @@ def deepest_config(
     least = TileConfig(stages=2, warpgroups_m=warpgroups_m, warpgroups_n=warpgroups_n, **tile._asdict())
     parts = staged_parts(least)
     # With half of its parts in flight, a warpgroup waits at most once for its slots.
-    slots = range(parts, -(-parts // 2) - 1, -1) if store is StoreKind.TMA else (1,)
+    most, fewest = (parts, -(-parts // 2)) if store is StoreKind.TMA else (1, 1)
+
+    def fits(config: TileConfig) -> bool:
+        return shared_bytes(config, store, output, scaling) <= hopper.SHARED_BYTES_PER_CTA
+
     for in_flight in (2, 1):
-        for stages in range(MAX_STAGES, 1, -1):
-            for staging_slots in slots:
-                config = replace(least, stages=stages, waves_in_flight=in_flight, staging_slots=staging_slots)
-                if not violations(config, store, output, scaling):
-                    return config
+        config = replace(least, waves_in_flight=in_flight, staging_slots=fewest)
+        if violations(config, store, output, scaling):
+            continue
+        while config.stages < MAX_STAGES and fits(deeper := replace(config, stages=config.stages + 1)):
+            config = deeper
+        while config.staging_slots < most and fits(wider := replace(config, staging_slots=config.staging_slots + 1)):
+            config = wider
+        return config
     return None
 
 
