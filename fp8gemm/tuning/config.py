@@ -264,18 +264,17 @@ def deepest_config(
     # With half of its parts in flight, a warpgroup waits at most once for its slots.
     most, fewest = (parts, -(-parts // 2)) if store is StoreKind.TMA else (1, 1)
 
-    def fits(config: TileConfig) -> bool:
-        return shared_bytes(config, store, output, scaling) <= hopper.SHARED_BYTES_PER_CTA
+    def room(config: TileConfig) -> int:
+        return hopper.SHARED_BYTES_PER_CTA - shared_bytes(config, store, output, scaling)
 
     for in_flight in (2, 1):
-        config = replace(least, waves_in_flight=in_flight, staging_slots=fewest)
+        empty = replace(least, stages=0, waves_in_flight=in_flight, staging_slots=fewest)
+        stages = room(empty) // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
+        config = replace(empty, stages=min(stages, MAX_STAGES))
         if violations(config, store, output, scaling):
             continue
-        while config.stages < MAX_STAGES and fits(deeper := replace(config, stages=config.stages + 1)):
-            config = deeper
-        while config.staging_slots < most and fits(wider := replace(config, staging_slots=config.staging_slots + 1)):
-            config = wider
-        return config
+        wider = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
+        return next((fitting for fitting in wider if room(fitting) >= 0), config)
     return None
 
 
