@@ -5,7 +5,7 @@
 // of the width and 128, and not beyond column 128: columns of 192 are before it up to 64, beyond it from 128 on, and in
 // between it is one or the other. Promotion takes the border as a constant where it stands between one block and the
 // next (5 % of 4096x7168x2048 at 128x160, H200, 2026-11-21), which costs a copy of the main loop for each border, and as
-// a variable where it is hidden behind the wave in flight, and for the few K blocks that are left over.
+// a variable where it is hidden behind the wave in flight.
 #pragma once
 
 #include "fp8gemm/mainloop/stage.cuh"

@@ -135,8 +135,7 @@ private:
         }
     }
 
-    /// Multiplies the whole chunks by the copy of the loop that has the tile's border in its range, which ends at
-    /// `kLargest` or later.
+    /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
     template <uint32_t kLargest>
     FP8GEMM_DEVICE void multiply_up_to(typename Shape::Accumulators& accumulators) {
         if constexpr (kLargest < kScaleBlock) {
