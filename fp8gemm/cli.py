@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from fp8gemm import __version__, explain, info
+from fp8gemm.benchmark import command as bench
 from fp8gemm.demo import command as demo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.tune import command as tune
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fp8gemm", description="FP8 matrix products with per-block scales on Hopper.")
     parser.add_argument("--version", action="version", version=f"fp8gemm {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, module in (("demo", demo), ("explain", explain), ("info", info), ("tune", tune)):
+    for name, module in (("demo", demo), ("explain", explain), ("info", info), ("tune", tune), ("bench", bench)):
         summary = module.SUMMARY
         command = commands.add_parser(name, help=summary[0].lower() + summary[1:].rstrip("."), description=summary)
         module.add_arguments(command)

@@ -14,7 +14,8 @@ from fp8gemm import operands, settings
 from fp8gemm.dispatch import kernel_for, launch
 from fp8gemm.driver.device import hopper_info
 from fp8gemm.errors import InputError
-from fp8gemm.families.dense import DenseKernel, kernel_request
+from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.build import build_many
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import Chip, chip_of_device
@@ -103,11 +104,17 @@ def plan(
     out_dtype: torch.dtype = torch.bfloat16,
     c_dtype: torch.dtype | None = None,
     batch_invariant: bool | None = None,
+    static_weights: bool = False,
 ) -> Plan:
     """Bind a weight to its kernels, compiled or fetched and loaded now, so that calls for any M <= max_m only launch.
 
     Args and errors are those of `gemm`; weight and bias are checked here, once. ``max_m`` is 1 to 2^20; ``c_dtype`` is
     that of the C that every call brings, None where there is none.
+
+    ``static_weights`` promises that whenever the plan is called, no kernel that is still queued or running on the GPU
+    writes ``b`` or ``scales_b``. With programmatic dependent launch (``FP8GEMM_PDL``, as it is when the plan is made) a
+    small-M kernel then streams the weight while the kernel ahead of it ends. Activations, C and the bias may always
+    come from that kernel. Small-M kernels are chosen for that, so that bits may differ from those of other plans.
     """
     if batch_invariant is None:
         batch_invariant = settings.current().batch_invariant
@@ -119,6 +126,7 @@ def plan(
         out_dtype=out_dtype,
         c_dtype=c_dtype,
         batch_invariant=batch_invariant,
+        static_weights=static_weights,
     )
 
 
@@ -138,7 +146,7 @@ class _Binding:
     chip: Chip | None = None
     problem: Problem | None = None
     steps: tuple[int, ...] = ()
-    kernels: tuple[DenseKernel, ...] = ()
+    kernels: tuple[GemmKernel, ...] = ()
 
 
 class Plan:
@@ -148,7 +156,7 @@ class Plan:
     new. A copy by `copy.deepcopy` or `pickle` is another plan, made of its own copies of the tensors.
 
     Attributes:
-        b, scales_b, bias, max_m, out_dtype, c_dtype, batch_invariant: what it was made with.
+        b, scales_b, bias, max_m, out_dtype, c_dtype, batch_invariant, static_weights: what it was made with.
     """
 
     def __init__(
@@ -161,6 +169,7 @@ class Plan:
         out_dtype: torch.dtype,
         c_dtype: torch.dtype | None,
         batch_invariant: bool,
+        static_weights: bool,
     ) -> None:
         if not 1 <= max_m <= MAX_PLANNED_M:
             raise InputError(f"max_m: expected 1 to {MAX_PLANNED_M}, got {max_m}")
@@ -168,6 +177,7 @@ class Plan:
         self._c_type = operands.addend("c_dtype", c_dtype)
         self.b, self.scales_b, self.bias, self.max_m = b, scales_b, bias, max_m
         self.out_dtype, self.c_dtype, self.batch_invariant = out_dtype, c_dtype, batch_invariant
+        self.static_weights = static_weights
         self._binding = self._bind()
 
     def __call__(self, a: Tensor, scales_a: Tensor, *, c: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -201,7 +211,7 @@ class Plan:
                 kernel = binding.kernels[bisect_left(binding.steps, m)]
             else:
                 kernel = kernel_for(replace(binding.problem, m=m, store=store), binding.chip, a.device.index)
-            launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias)
+            launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=self.static_weights)
         return out
 
     # Kernels belong to a process and its GPUs: a copy is made anew, of copies of the tensors.
@@ -214,9 +224,9 @@ class Plan:
         return _from_bytes, (type(self), self.b.view(torch.uint8), self.scales_b, self.bias, self._options())
 
     def _options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("max_m", "out_dtype", "c_dtype", "batch_invariant")}
+        return {name: getattr(self, name) for name in _PLAN_OPTIONS}
 
-    def kernel_for(self, m: int) -> DenseKernel | None:
+    def kernel_for(self, m: int) -> GemmKernel | None:
         """The kernel that M rows into a new output are computed with; None on the reference backend."""
         binding = self._current_binding()
         return binding.kernels[bisect_left(binding.steps, m)] if binding.kernels else None
@@ -244,7 +254,8 @@ class Plan:
         n, k = self.b.shape
         # A packed C never decides: where TMA can write a new output, N is even, and so are C's rows.
         store = operands.store_kind(torch.empty((1, n), dtype=self.out_dtype, device=self.b.device))
-        problem = Problem(self.max_m, n, k, self._output, store, scaling, self._c_type, bias_type, self.batch_invariant)
+        problem = Problem(self.max_m, n, k, self._output, store, scaling, self._c_type, bias_type)
+        problem = replace(problem, batch_invariant=self.batch_invariant, static_weights=self.static_weights)
         choices = config_by_m(problem, chip)
         if settings.current().jit == "compile":
             # All at once, because NVRTC compiles in parallel; those in the cache cost next to nothing.
@@ -252,6 +263,9 @@ class Plan:
         steps = tuple(m for m, _ in choices)
         kernels = tuple(kernel_for(replace(problem, m=m), chip, device_index) for m in steps)
         return _Binding(identity, chip, problem, steps, kernels)
+
+
+_PLAN_OPTIONS = ("max_m", "out_dtype", "c_dtype", "batch_invariant", "static_weights")
 
 
 def _from_bytes(

@@ -6,6 +6,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from fp8gemm.benchmark.command import parse_positive
 from fp8gemm.tune.shapes import require_problem
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scaling", choices=[kind.value for kind in Scaling], default="1d2d", help="B by blocks (default) or by rows"
     )
     parser.add_argument("--batch-invariant", action="store_true", help="choose as the batch-invariant mode does")
+    parser.add_argument("--static-weights", action="store_true", help="choose as for plans with static_weights")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -42,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the derivation. 0."""
     output, scaling = OutputType(options.output), Scaling(options.scaling)
     problem = packed_problem(options.m, options.n, options.k, output, scaling, batch_invariant=options.batch_invariant)
+    problem = replace(problem, static_weights=options.static_weights)
     explanation = explain_choice(problem, named_chip(options.chip), options.runners_up)
     print(json.dumps(explanation.as_json(), indent=1) if options.json else "\n".join(lines(explanation)))
     return 0
@@ -50,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 def lines(explanation: Explanation) -> Iterator[str]:
     """The derivation for people: facts, a column per config, and what follows from them."""
     problem = explanation.problem
-    mode = ", batch-invariant" if problem.batch_invariant else ""
+    mode = ", batch-invariant" * problem.batch_invariant + ", static weights" * problem.static_weights
     yield (
         f"M = {problem.m}, N = {problem.n}, K = {problem.k}: {problem.output.value} output, B scaled "
         f"{problem.scaling.value}{mode}, on {explanation.chip.name}"

@@ -9,6 +9,7 @@ FP8GEMM_JIT             what a missing kernel leads to: ``compile``, ``nearest``
 FP8GEMM_BACKEND         ``auto``, or ``reference`` for plain PyTorch on every device           auto
 FP8GEMM_NUM_SMS         upper bound on the SMs that a persistent kernel occupies               all of the device's
 FP8GEMM_BATCH_INVARIANT ``1`` or ``true``: a row's bits depend neither on M nor on other rows  0
+FP8GEMM_PDL             ``0`` or ``false``: no kernel starts before the one ahead of it has ended      1
 FP8GEMM_TABLES          tuned tables, the first that knows a shape decides (``/mine.json:/b``) the shipped ones
 ======================= ====================================================================== ===================
 
@@ -29,6 +30,7 @@ from fp8gemm.errors import InputError
 
 JIT_POLICIES = ("compile", "nearest", "error")
 BACKENDS = ("auto", "reference")
+_SWITCHES = {"batch_invariant", "pdl"}
 _BOOLS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -46,6 +48,8 @@ class Settings:
         num_sms: at most this many SMs for a persistent kernel; None for all.
         batch_invariant: whether products that do not say so themselves are computed in an order that does not depend on
             M, so that a row of a result has the same bits whatever other rows there are.
+        pdl: programmatic dependent launch: a kernel may start before the one ahead of it in the stream has ended, and
+            prepare what does not depend on that one. Results are the same bits either way.
         tables: files of tuned configs; for a shape that several know the first decides, and all of them come before
             the tables that the package ships. Each is read once, when a config is first chosen.
     """
@@ -56,6 +60,7 @@ class Settings:
     backend: str = "auto"
     num_sms: int | None = None
     batch_invariant: bool = False
+    pdl: bool = True
     tables: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
@@ -67,8 +72,9 @@ class Settings:
         _one_of("backend", self.backend, BACKENDS)
         if self.num_sms is not None and (type(self.num_sms) is not int or self.num_sms < 1):
             raise _bad_value("num_sms", "a positive integer", self.num_sms)
-        if type(self.batch_invariant) is not bool:
-            raise _bad_value("batch_invariant", f"a bool, or one of {', '.join(_BOOLS)}", self.batch_invariant)
+        for name in _SWITCHES:
+            if type(getattr(self, name)) is not bool:
+                raise _bad_value(name, f"a bool, or one of {', '.join(_BOOLS)}", getattr(self, name))
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
@@ -92,8 +98,8 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         # int() also takes "1_32" and "-1"; digits alone are what a person means by a count.
         digits = values["num_sms"]
         changes["num_sms"] = int(digits) if digits.isascii() and digits.isdigit() else digits
-    if "batch_invariant" in values:
-        changes["batch_invariant"] = _BOOLS.get(values["batch_invariant"], values["batch_invariant"])
+    for name in _SWITCHES & values.keys():
+        changes[name] = _BOOLS.get(values[name], values[name])
     return Settings(**changes)
 
 

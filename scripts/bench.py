@@ -1,4 +1,4 @@
-"""Times fp8gemm and its peers on this machine's Hopper GPU; ``--help`` lists the options. Runs from a checkout."""
+"""``fp8gemm bench`` from a checkout; ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fp8gemm.benchmark.command import main  # noqa: E402
+from fp8gemm.cli import main  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["bench", *sys.argv[1:]]))

@@ -32,7 +32,7 @@ from fp8gemm.tuning.config import TileConfig  # noqa: E402
 from fp8gemm.tuning.constants import DEFAULT, Constants  # noqa: E402
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip  # noqa: E402
 from fp8gemm.tuning.problem import Problem  # noqa: E402
-from fp8gemm.tuning.select import select_config  # noqa: E402
+from fp8gemm.tuning.select import ranked_configs  # noqa: E402
 
 ALL, FITTED, HELD_OUT = "all", "fitted", "held out"
 
@@ -65,6 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def predicted_us(problem: Problem, config: TileConfig, constants: Constants, *, chip: Chip) -> float:
     """The model's time."""
     return model.predict(problem, config, chip, constants).total_us
+
+
+def _tile_of_choice(problem: Problem, chip: Chip) -> TileConfig:
+    """The choice among the configs of the ordinary orientation, which are those whose model this is."""
+    return next(config for config in ranked_configs(problem, chip) if isinstance(config, TileConfig))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,7 +113,7 @@ def _calibrate(options: argparse.Namespace, sweep: timings.Sweep) -> dict[str, A
     if options.holdout is not None:
         fitted_on, held_out = timings.split(sweep.rows, options.holdout, options.seed)
         parts = {FITTED: fitted_on, HELD_OUT: held_out}
-    select = partial(select_config, chip=chip) if options.select else None
+    select = partial(_tile_of_choice, chip=chip) if options.select else None
 
     def judged(constants: Constants) -> list[dict[str, Any]]:
         predict = partial(predicted_us, constants=constants, chip=chip)

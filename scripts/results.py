@@ -24,8 +24,9 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 from result_plots import bench as bench_plot  # noqa: E402
 from result_plots import calibration as calibration_plot  # noqa: E402
 from result_plots import canvas  # noqa: E402
+from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import accuracy, checks, choice, speed  # noqa: E402
+from result_tables import accuracy, checks, choice, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.errors import UnsupportedError  # noqa: E402
@@ -46,11 +47,15 @@ class Section:
         file: the result file, in ``docs/results``.
         draw: from its content to lines of Markdown.
         written_by: who writes that file, for the error where it is missing.
+        picture: what a plot of the same file shows, and the plot; the section then has it at its end.
+        pending: whether the file may be missing; the section then says so.
     """
 
     file: str
     draw: Callable[[Result], list[str]]
     written_by: str
+    picture: tuple[str, str] | None = None
+    pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Plot:
 _ACCURACY = ("accuracy-h200.json", "scripts/accuracy.py --json")
 _BENCH = ("bench-h200.json", "scripts/bench.py --json")
 _CALIBRATION = "calibration-h200.json"
+_SMALL_M, _SMALL_M_PLOT = "bench-small-m-h200.json", "docs/plots/bench-small-m-h200.png"
 SECTIONS = {
     "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
     "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
@@ -77,6 +83,13 @@ SECTIONS = {
     "coldstart": Section("coldstart-h200.json", speed.coldstart, "scripts/coldstart.py --json"),
     "batch_invariant": Section(
         "batch-invariant-h200.json", speed.batch_invariant, "scripts/bench.py --batch-invariant"
+    ),
+    "small_m": Section(
+        _SMALL_M,
+        small_m.small_m,
+        "scripts/bench.py --small-m --json",
+        picture=("Microseconds by M at each N x K: fp8gemm, its peers, and reading the weight alone", _SMALL_M_PLOT),
+        pending=True,
     ),
     "accuracy": Section(_ACCURACY[0], accuracy.accuracy, _ACCURACY[1]),
     "accuracy_summary": Section(_ACCURACY[0], accuracy.accuracy_summary, _ACCURACY[1]),
@@ -88,6 +101,7 @@ SECTIONS = {
 }
 PLOTS = {
     "docs/plots/bench-h200.png": Plot(_BENCH[0], bench_plot.draw),
+    _SMALL_M_PLOT: Plot(_SMALL_M, small_m_plot.draw),
     "docs/plots/calibration-h200.png": Plot(_CALIBRATION, calibration_plot.draw),
     "docs/plots/timeline-h200.png": Plot("timeline-h200.json", timeline_plot.draw),
 }
@@ -128,19 +142,29 @@ def redrawn(text: str, page: str, root: Path = ROOT) -> str:
 
 
 def _section(name: str, page: str, root: Path) -> str:
-    """The lines and, last, where every figure is."""
+    """The lines, where every figure is, and the picture if there is one."""
     section = SECTIONS[name]
     path = root / RESULTS / section.file
     try:
         result: Result = json.loads(path.read_text())
     except FileNotFoundError:
+        if section.pending:
+            return f"Not measured yet: `{section.written_by} {RESULTS}/{section.file}` does that on an H200."
         raise PageError(
             f"{page}: results:{name} is drawn from {RESULTS}/{section.file}, which is missing; "
             f"{section.written_by} writes it on an H200"
         ) from None
-    link = Path(os.path.relpath(path, (root / page).parent)).as_posix()
+    link = _link(path, page, root)
     seed = f", seed {result['seed']}" if "seed" in result else ""
-    return "\n".join([*section.draw(result), "", f"All figures: [`{link}`]({link}){seed}."])
+    lines = [*section.draw(result), "", f"All figures: [`{link}`]({link}){seed}."]
+    if section.picture is not None:
+        shows, plot = section.picture
+        lines += ["", f"![{shows}]({_link(root / plot, page, root)})"]
+    return "\n".join(lines)
+
+
+def _link(path: Path, page: str, root: Path) -> str:
+    return Path(os.path.relpath(path, (root / page).parent)).as_posix()
 
 
 def check_plots(pages: Iterable[tuple[str, str]], root: Path = ROOT) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -22,12 +23,14 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from fp8gemm.benchmark.peers import relative_error  # noqa: E402
-from fp8gemm.families.dense import DenseKernel, kernel_request  # noqa: E402
+from fp8gemm.families.catalogue import kernel_request, load_kernel  # noqa: E402
 from fp8gemm.jit.request import KernelRequest  # noqa: E402
 from fp8gemm.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.reference import gemm_reference  # noqa: E402
-from fp8gemm.tuning.config import TileConfig, candidate_configs  # noqa: E402
+from fp8gemm.tuning.config import candidate_configs  # noqa: E402
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind  # noqa: E402
+from fp8gemm.tuning.select import Config  # noqa: E402
+from fp8gemm.tuning.swap_ab import SwapAbConfig  # noqa: E402
 
 CONTROLLED = ("memcheck", "initcheck")
 PASSED = "sanitize: all results are right"
@@ -40,7 +43,7 @@ class Kernel:
     """A product under a config of its own."""
 
     problem: Problem
-    config: TileConfig
+    config: Config
 
     @property
     def request(self) -> KernelRequest:
@@ -57,7 +60,7 @@ class Kernel:
         return f"{self.problem.m}x{self.problem.n}x{self.problem.k}"
 
 
-def all_kernels() -> Iterator[Kernel]:
+def dense_kernels() -> Iterator[Kernel]:
     """Scalings, outputs and stores in every combination, each plain, and with a cluster of two, C and bias.
 
     The plain ones have tails in every dimension; the others several K blocks more and, by TMA, whole tiles. Last comes
@@ -78,9 +81,31 @@ def all_kernels() -> Iterator[Kernel]:
     yield Kernel(Problem(512, 256, 640), sharing)
 
 
-KERNELS = tuple(all_kernels())
-QUICK = tuple(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11))
-"""Indices of six with each scaling, output and store: by TMA with clusters, C and bias, the others without."""
+def swap_ab_kernels() -> Iterator[Kernel]:
+    """Outputs and stores in every combination, with C and bias or without; every kind of tile.
+
+    Of six or eight K blocks some shares have more than others, or none.
+    """
+    configs = (
+        SwapAbConfig(8, 16, 2),
+        SwapAbConfig(16, 32, 2, warpgroups_k=2, split_k=2),
+        SwapAbConfig(24, 16, 2, split_k=7),
+        SwapAbConfig(32, 64, 3, warpgroups_k=2),
+        SwapAbConfig(64, 64, 2, split_k=3),
+        SwapAbConfig(16, 16, 2, split_k=4),
+    )
+    addends = ((Addend.FLOAT32, Addend.BFLOAT16), (Addend.NONE, Addend.NONE), (Addend.BFLOAT16, Addend.FLOAT32))
+    for i, (config, (output, store)) in enumerate(zip(configs, product(OutputType, StoreKind), strict=True)):
+        n, k = 136 if store is StoreKind.TMA else 101, (656, 1024)[i // 2 % 2]
+        c, bias = addends[i % 3]
+        yield Kernel(Problem(37, n, k, output, store, c=c, bias=bias), config)
+
+
+DENSE = tuple(dense_kernels())
+KERNELS = (*DENSE, *swap_ab_kernels())
+QUICK = (*(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11)), len(DENSE), len(DENSE) + 1)
+"""Indices of six dense ones with each scaling, output and store: by TMA with clusters, C and bias, the others without;
+and of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster."""
 
 
 def upload(tensor: Tensor) -> Tensor:
@@ -115,9 +140,10 @@ def run_kernel(kernel: Kernel, control: str = "") -> float:
     elif control == "initcheck":
         uploaded[3] = torch.empty(operands[3].shape, device="cuda")
     out = upload(torch.full((problem.m, problem.n), math.nan, dtype=getattr(torch, problem.output.value)))
-    launched = DenseKernel(problem, kernel.config, device_index=0, num_sms=NUM_SMS)
+    launched = load_kernel(problem, kernel.config, device_index=0, num_sms=NUM_SMS)
     stream = torch.cuda.current_stream().cuda_stream
-    launched(*uploaded, out=out, stream=stream, **{name: upload(term) for name, term in terms.items()})
+    added: dict[str, Any] = {name: upload(term) for name, term in terms.items()}
+    launched(*uploaded, out=out, stream=stream, **added)
     torch.cuda.synchronize()
     return relative_error(out.cpu(), gemm_reference(*operands, **terms, out_dtype=torch.float64))
 

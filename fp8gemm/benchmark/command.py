@@ -1,4 +1,4 @@
-"""``fp8gemm bench`` and ``scripts/bench.py``: from options to a table and a JSON file."""
+"""``fp8gemm bench``: from options to a table and a JSON file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import datetime
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fp8gemm.benchmark.report import Shape, Table
+from fp8gemm.benchmark.report import Shape
 from fp8gemm.benchmark.sweep import Sweep
+from fp8gemm.errors import InputError
 
+if TYPE_CHECKING:
+    from fp8gemm.benchmark.suite import Suite
+
+SUMMARY = "Time products beside other libraries, or chains of products, on this machine's Hopper GPU."
 DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
 DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
+SMALL_M = "1,2,4,8,16,32,48,64,96,128"
+SMALL_M_NK = "2112x7168,576x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
 METHOD = (
     "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn in an order drawn for each "
     "round, median of {rounds}, microseconds per call"
@@ -55,27 +62,59 @@ def parse_positive(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
-    parser.add_argument("--m", type=parse_m, default=DEFAULT_M, metavar="M,...", help=f"default {DEFAULT_M}")
-    parser.add_argument("--nk", type=parse_nk, default=DEFAULT_NK, metavar="NxK,...", help=f"default {DEFAULT_NK}")
+    parser.add_argument("--m", type=parse_m, metavar="M,...", help=f"default {DEFAULT_M}")
+    parser.add_argument("--nk", type=parse_nk, metavar="NxK,...", help=f"default {DEFAULT_NK}")
     parser.add_argument("--rounds", type=parse_positive, default=5, help="measurements per peer, default 5")
     parser.add_argument("--measure-ms", type=float, default=10.0, help="length of one measurement, default 10")
     parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
     parser.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
-    parser.add_argument("--batch-invariant", action="store_true", help="measure what that mode costs, and no peers")
+    parser.add_argument("--pdl", action="store_true", help="also with programmatic dependent launch, who has it")
+    parser.add_argument("--floor", action="store_true", help="also a kernel that reads the weight and nothing else")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--batch-invariant", action="store_true", help="measure what that mode costs, and no peers")
+    what.add_argument(
+        "--small-m", action="store_true", help=f"--pdl --floor, by default M {SMALL_M} and NxK {SMALL_M_NK}"
+    )
+    what.add_argument("--chain", action="store_true", help="measure quantise, multiply, quantise, multiply, no peers")
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each shape")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse ``argv`` and run; the exit code."""
-    parser = argparse.ArgumentParser(description="Time fp8gemm and its peers on this machine's Hopper GPU.")
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
+def shapes_of(options: argparse.Namespace) -> list[Shape]:
+    """Every M with every N x K, as the options say or by default."""
+    default_m, default_nk = (SMALL_M, SMALL_M_NK) if options.small_m else (DEFAULT_M, DEFAULT_NK)
+    layers = options.nk or parse_nk(default_nk)
+    return [Shape(m, n, k) for m in options.m or parse_m(default_m) for n, k in layers]
+
+
+def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
+    """What the options ask for.
+
+    Raises:
+        InputError: options that exclude each other, or a shape that cannot be chained.
+    """
+    from fp8gemm.benchmark.suite import chain_suite, product_suite
+
+    if (options.chain or options.batch_invariant) and (options.pdl or options.floor):
+        mode = "--chain, which measures both launches" if options.chain else "--batch-invariant"
+        raise InputError(f"expected neither --pdl nor --floor beside {mode}")
+    if options.chain:
+        return chain_suite(shapes)
+    return product_suite(
+        alone=options.no_peers,
+        batch_invariant=options.batch_invariant,
+        pdl=options.pdl or options.small_m,
+        floor=options.floor or options.small_m,
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print and write. 0; 1 if fp8gemm has no time for a shape; 2 without a Hopper GPU."""
+    """Measure, print and write. 0; 1 if fp8gemm has no time for a shape; 2 without a Hopper GPU.
+
+    Raises:
+        InputError: the options do not fit together.
+    """
     from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
 
     diagnosis = diagnose(0)
@@ -87,9 +126,9 @@ def run(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from fp8gemm.benchmark.graph import Bench
-    from fp8gemm.benchmark.peers import OURS, choose_peers
 
-    peers, skipped = choose_peers(alone=options.no_peers, batch_invariant=options.batch_invariant)
+    shapes = shapes_of(options)
+    suite = suite_of(options, shapes)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     device = device_info(0)
     heading: dict[str, Any] = {
@@ -99,31 +138,31 @@ def run(options: argparse.Namespace) -> int:
         "driver_cuda": device.driver_version,
         "method": METHOD.format(rounds=options.rounds),
         "seed": seed,
-        "peers": {peer.name: peer.description for peer in peers},
-        "skipped": skipped,
+        "peers": {peer.name: peer.description for peer in suite.peers},
+        "skipped": dict(suite.skipped),
     }
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
-    for name, reason in skipped.items():
+    for name, reason in suite.skipped.items():
         print(f"{name} skipped: {reason}")
 
     bench = Bench(
-        peers,
+        suite,
         device,
         torch.Generator(DEVICE).manual_seed(seed),
         rounds=options.rounds,
         warm_seconds=options.warm_seconds,
         measure_us=1e3 * options.measure_ms,
     )
-    shapes = [Shape(m, n, k) for m in options.m for n, k in options.nk]
     # None: no bar where the output is no terminal.
     with tqdm(total=len(shapes), unit="shape", leave=False, disable=None) as bar:
         sweep = Sweep(
-            Table(OURS, [peer.name for peer in peers if peer.name != OURS]),
+            suite.table,
             bench.measure,
             heading,
+            suite.summaries,
             json_path=options.json,
             budget_seconds=options.budget_seconds,
             emit=bar.write,
         )
         sweep.run(shapes, advance=bar.update)
-    return EXIT_FAILED if any(OURS not in row.us for row in sweep.rows) else 0
+    return EXIT_FAILED if any(suite.ours not in row.us for row in sweep.rows) else 0

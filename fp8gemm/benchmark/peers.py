@@ -10,7 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-OURS = "fp8gemm"
+import fp8gemm
+from fp8gemm import settings
+from fp8gemm.quantize import quantize_activation, quantize_weight
+
+OURS, OURS_PDL = "fp8gemm", "fp8gemm_pdl"
+FLOORS = {OURS: "floor", OURS_PDL: "floor_pdl"}
+"""For each of ours, the peer that only reads the weight, launched in the same way."""
 MAX_RELATIVE_ERROR = 0.1
 """Against the bfloat16 product. Quantisation to FP8 costs about 0.04 on normal data; a wrong result costs about 1."""
 
@@ -43,9 +49,12 @@ class Operands:
     @cached_property
     def blocks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x scaled 1x128 with MN-major scales, w scaled 128x128: codes, scales, codes, scales."""
-        from fp8gemm.quantize import quantize_activation, quantize_weight
-
         return *quantize_activation(self.x), *quantize_weight(self.w)
+
+    @cached_property
+    def weight_back(self) -> tuple[Tensor, Tensor]:
+        """w^T (K, N) scaled 128x128, a weight that leads from N features back to K: codes, scales."""
+        return quantize_weight(self.w.t().contiguous())
 
     def product(self) -> Tensor:
         """x w^T in bfloat16, unquantised."""
@@ -66,6 +75,7 @@ class Peer:
         prepare: quantises and lays out operands as the peer wants them, and returns the call to be timed.
         module: a module that must be importable; empty for none.
         attribute: what that module must have; empty for nothing.
+        expected: what its result must be, up to quantisation; None for one that computes nothing.
     """
 
     name: str
@@ -73,6 +83,7 @@ class Peer:
     prepare: Callable[[Operands], Call]
     module: str = ""
     attribute: str = ""
+    expected: Callable[[Operands], Tensor] | None = Operands.product
 
     def why_missing(self) -> str:
         """Why it cannot be measured on this machine, or an empty string."""
@@ -119,13 +130,22 @@ def scaled_mm_call(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, *, ou
     )
 
 
-def _ours(operands: Operands, *, batch_invariant: bool = False) -> Call:
-    import fp8gemm
+def make_plan(b: Tensor, scales_b: Tensor, *, max_m: int, pdl: bool, batch_invariant: bool = False) -> fp8gemm.Plan:
+    """The plan of ours: for programmatic dependent launch of a weight that does not change, or without."""
+    with settings.scope(pdl=pdl):
+        return fp8gemm.plan(b, scales_b, max_m=max_m, batch_invariant=batch_invariant, static_weights=pdl)
 
+
+def _ours(operands: Operands, *, pdl: bool = False, batch_invariant: bool = False) -> Call:
     a, scales_a, b, scales_b = operands.blocks
-    plan = fp8gemm.plan(b, scales_b, max_m=a.shape[0], batch_invariant=batch_invariant)
+    plan = make_plan(b, scales_b, max_m=a.shape[0], pdl=pdl, batch_invariant=batch_invariant)
     out = operands.empty_product()
-    return lambda: plan(a, scales_a, out=out)
+
+    def call() -> Tensor:
+        with settings.scope(pdl=pdl):
+            return plan(a, scales_a, out=out)
+
+    return call
 
 
 def _bf16(operands: Operands) -> Call:
@@ -147,15 +167,31 @@ def _cublas_block(operands: Operands) -> Call:
     return lambda: functional.scaled_mm(a, b.t(), scales_a, rows, scales_b, blocks, output_dtype=torch.bfloat16)
 
 
-def _deep_gemm(operands: Operands) -> Call:
+def _deep_gemm(operands: Operands, *, pdl: bool = False) -> Call:
     import deep_gemm
 
     a, scales_a, b, scales_b = operands.blocks
     out = operands.empty_product()
+    switch = getattr(deep_gemm, "set_pdl", None)  # older versions have none, and launch without
 
     def call() -> Tensor:
+        if switch is not None:
+            switch(pdl)
         deep_gemm.fp8_gemm_nt((a, scales_a), (b, scales_b), out)
         return out
+
+    return call
+
+
+def _floor(operands: Operands, *, pdl: bool = False) -> Call:
+    from fp8gemm.families.stream import StreamKernel
+
+    b = operands.blocks[2]
+    kernel = StreamKernel(*b.shape, device_index=b.device.index, programmatic=pdl)
+
+    def call() -> Tensor:
+        kernel(b, torch.cuda.current_stream(b.device).cuda_stream)
+        return b
 
     return call
 
@@ -189,19 +225,47 @@ INVARIANT = Peer(
     lambda operands: _ours(operands, batch_invariant=True),
 )
 
+PDL_PEERS = (
+    Peer(
+        OURS_PDL,
+        "the same with static_weights=True and programmatic dependent launch",
+        lambda operands: _ours(operands, pdl=True),
+    ),
+    Peer(
+        "deepgemm_pdl",
+        "the same after deep_gemm.set_pdl(True)",
+        lambda operands: _deep_gemm(operands, pdl=True),
+        module="deep_gemm",
+        attribute="set_pdl",
+    ),
+)
+
+FLOOR = Peer(FLOORS[OURS], "reads the weight into shared memory once, and nothing else", _floor, expected=None)
+FLOOR_PDL = Peer(
+    FLOORS[OURS_PDL],
+    "the same with programmatic dependent launch",
+    lambda operands: _floor(operands, pdl=True),
+    expected=None,
+)
+
 NOT_MEASURED = {"triton": "a block-scaled Triton kernel is not part of this repository"}
 """Peers of published baselines that are never measured here, and why."""
 
 
-def choose_peers(*, alone: bool = False, batch_invariant: bool = False) -> tuple[list[Peer], dict[str, str]]:
+def choose_peers(
+    *, alone: bool = False, batch_invariant: bool = False, pdl: bool = False, floor: bool = False
+) -> tuple[list[Peer], dict[str, str]]:
     """The peers that this machine has, ours first, and the others with the reason.
 
     Args:
-        alone: ours and no other.
+        alone: ours and no other library's.
         batch_invariant: ours, and beside it ours in batch-invariant mode, and no other.
+        pdl: of those that there are, also the ones with programmatic dependent launch.
+        floor: also what only reads the weight.
     """
+    wanted = [*PEERS, *PDL_PEERS * pdl, *[FLOOR] * floor, *[FLOOR_PDL] * (pdl and floor)]
     if alone or batch_invariant:
-        ours = [peer for peer in PEERS if peer.name == OURS]
+        ours = [peer for peer in wanted if peer.name in {*FLOORS, *FLOORS.values()}]
         return ours + [INVARIANT] * batch_invariant, {}
-    skipped = {peer.name: reason for peer in PEERS if (reason := peer.why_missing())}
-    return [peer for peer in PEERS if peer.name not in skipped], skipped | NOT_MEASURED
+    skipped = {peer.name: reason for peer in wanted if (reason := peer.why_missing())}
+    return [peer for peer in wanted if peer.name not in skipped], skipped | NOT_MEASURED

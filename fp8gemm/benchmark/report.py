@@ -1,12 +1,10 @@
-"""Rows, table, geometric means and JSON of a benchmark. Nothing here touches a GPU."""
+"""Rows and table of a benchmark. Nothing here touches a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from fp8gemm.benchmark.timing import geometric_mean
 
 
 @dataclass(frozen=True)
@@ -43,15 +41,16 @@ class Row:
     sm_mhz: float | None = None
     watts: float | None = None
 
-    def speed_relative_to(self, peer: str, ours: str) -> float | None:
-        """Our speed over the peer's: above 1 we are faster. None unless both were timed."""
-        if peer not in self.us or ours not in self.us:
+    def time_ratio(self, over: str, under: str) -> float | None:
+        """One peer's time over another's, which is the speed of ``under`` relative to ``over``. None unless both were
+        timed."""
+        if over not in self.us or under not in self.us:
             return None
-        return self.us[peer] / self.us[ours]
+        return self.us[over] / self.us[under]
 
-    def tflops(self, peer: str) -> float:
-        """10^12 floating-point operations a second."""
-        return 2 * self.shape.m * self.shape.n * self.shape.k / self.us[peer] / 1e6
+    def tflops(self, peer: str, products: int = 1) -> float:
+        """10^12 floating-point operations a second, of a call that multiplies so often."""
+        return 2 * products * self.shape.m * self.shape.n * self.shape.k / self.us[peer] / 1e6
 
     def as_json(self) -> dict[str, Any]:
         """Rounded, for people and for later comparison."""
@@ -69,10 +68,12 @@ class Table:
     Attributes:
         ours: the peer that the others are compared with.
         others: the other peers, in column order.
+        products: multiplications of a row's size in one call.
     """
 
     ours: str
     others: Sequence[str]
+    products: int = 1
 
     def header(self) -> str:
         """Two lines: what the column groups are, and their names."""
@@ -91,30 +92,10 @@ class Table:
         times = " ".join(
             f"{row.us[name]:12.2f}" if name in row.us else f"{'-':>12}" for name in [self.ours, *self.others]
         )
-        tflops = f"{row.tflops(self.ours):7.0f}" if self.ours in row.us else f"{'-':>7}"
-        ratios = " ".join(_cell(row.speed_relative_to(name, self.ours)) for name in self.others)
+        tflops = f"{row.tflops(self.ours, self.products):7.0f}" if self.ours in row.us else f"{'-':>7}"
+        ratios = " ".join(_cell(row.time_ratio(name, self.ours)) for name in self.others)
         middle = f"{times} {tflops} | " + (ratios + " | " if self.others else "")
         return f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {middle}{row.config}"
-
-    def geomeans(self, rows: Sequence[Row]) -> list[str]:
-        """One line per M, in order of first appearance; the count says how many shapes a mean is over."""
-        lines = []
-        for m, means in geomeans(rows, self.ours, self.others).items():
-            cells = ", ".join(f"{mean:.3f} of {name} ({count})" for name, (mean, count) in means.items())
-            lines.append(f"M = {m}: {cells}")
-        return lines
-
-
-def geomeans(rows: Sequence[Row], ours: str, others: Sequence[str]) -> dict[int, dict[str, tuple[float, int]]]:
-    """Geometric mean of our relative speed and the number of shapes it is over, by M and peer."""
-    result: dict[int, dict[str, tuple[float, int]]] = {}
-    for m in dict.fromkeys(row.shape.m for row in rows):
-        for name in others:
-            ratios = [row.speed_relative_to(name, ours) for row in rows if row.shape.m == m]
-            timed = [ratio for ratio in ratios if ratio is not None]
-            if timed:
-                result.setdefault(m, {})[name] = (geometric_mean(timed), len(timed))
-    return result
 
 
 def _cell(ratio: float | None) -> str:

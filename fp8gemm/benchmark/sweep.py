@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.benchmark.report import Row, Shape, Table, geomeans
+from fp8gemm.benchmark.report import Row, Shape, Table
+from fp8gemm.benchmark.summary import Summary
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Sweep:
         table: how rows are printed.
         measure: gives one shape's row.
         heading: what the JSON says besides the rows.
+        summaries: what is said of all rows together.
         json_path: rewritten after each shape, so that an interrupted run keeps its results; None for no file.
         budget_seconds: no shape is started after this long; None for no limit.
         emit: prints one or more lines.
@@ -29,6 +31,7 @@ class Sweep:
     table: Table
     measure: Callable[[Shape], Row]
     heading: Mapping[str, Any]
+    summaries: Sequence[Summary] = ()
     json_path: Path | None = None
     budget_seconds: float | None = None
     emit: Callable[[str], None] = print
@@ -61,20 +64,15 @@ class Sweep:
             self.json_path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
 
     def as_json(self) -> dict[str, Any]:
-        """The heading, the rows and their means; left-out shapes where there are any."""
-        means = {
-            str(m): {peer: {"speed": round(mean, 4), "shapes": count} for peer, (mean, count) in by_peer.items()}
-            for m, by_peer in geomeans(self.rows, self.table.ours, self.table.others).items()
-        }
-        result = {**self.heading, "geomean_relative_speed": means, "rows": [row.as_json() for row in self.rows]}
+        """The heading, the summaries and the rows; left-out shapes where there are any."""
+        means = {summary.key: summary.as_json(self.rows) for summary in self.summaries}
+        result = {**self.heading, **means, "rows": [row.as_json() for row in self.rows]}
         return result | ({"left_out": [str(shape) for shape in self.left_out]} if self.left_out else {})
 
     def _summarise(self) -> None:
-        lines = self.table.geomeans(self.rows)
-        if lines:
-            self.emit(f"\nspeed of {self.table.ours} relative to its peers, geometric mean (number of shapes)")
-        for line in lines:
-            self.emit(line)
+        for summary in self.summaries:
+            for line in summary.lines(self.rows):
+                self.emit(line)
         if self.left_out:
             names = ", ".join(map(str, self.left_out))
             self.emit(f"left out, the budget of {self.budget_seconds:g} s was used up: {names} (M x N x K)")

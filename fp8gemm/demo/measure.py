@@ -19,7 +19,7 @@ from fp8gemm.demo.check import check
 from fp8gemm.demo.report import Row
 from fp8gemm.demo.target import Target
 from fp8gemm.driver.device import DeviceInfo
-from fp8gemm.families.dense import kernel_request
+from fp8gemm.families.catalogue import kernel_request, shared_bytes
 from fp8gemm.jit.build import build
 from fp8gemm.operands import store_kind
 from fp8gemm.reference import dequantize_activation, dequantize_weight
@@ -58,7 +58,8 @@ def measure_layer(n: int, k: int, ms: Sequence[int], target: Target, generator: 
         exact_a = dequantize_activation(a, scales_a, dtype=torch.float64)
         result = check(out, exact_a, exact_b, x @ weight.t())
         us = None if target.gpu is None else _time(problem, target.gpu, generator)
-        yield Row(problem, config, artifact, result, rows_checked=x.shape[0], us=us)
+        size = shared_bytes(problem, config)
+        yield Row(problem, config, size, artifact, result, rows_checked=x.shape[0], us=us)
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fp8gemm.demo.check import Check
 from fp8gemm.jit.artifact import Artifact
-from fp8gemm.tuning.config import TileConfig, shared_bytes
 from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.select import Config
 
 NO_FIGURE = "-"
 
@@ -22,6 +22,7 @@ class Row:
     Attributes:
         problem: the shape that the kernel was chosen for.
         config: how that kernel divides it.
+        shared_bytes: of shared memory per CTA.
         artifact: the kernel.
         check: of the result.
         rows_checked: rows of the result; fewer than M on the reference backend.
@@ -29,7 +30,8 @@ class Row:
     """
 
     problem: Problem
-    config: TileConfig
+    config: Config
+    shared_bytes: int
     artifact: Artifact
     check: Check
     rows_checked: int
@@ -39,11 +41,6 @@ class Row:
     def spill_bytes(self) -> int:
         """Bytes per thread that the kernel moves to local memory and back because it lacks registers."""
         return self.artifact.resources.spill_store_bytes + self.artifact.resources.spill_load_bytes
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory per CTA."""
-        return shared_bytes(self.config, self.problem.store, self.problem.output)
 
     @property
     def tflops(self) -> float | None:
@@ -93,7 +90,7 @@ _COLUMNS = (
     _Column("M", 5, lambda row: str(row.problem.m)),
     _Column("N", 5, lambda row: str(row.problem.n)),
     _Column("K", 5, lambda row: str(row.problem.k)),
-    _Column("config", 15, lambda row: row.config.label),
+    _Column("config", 18, lambda row: row.config.label),
     _Column("regs", 4, lambda row: str(row.artifact.resources.registers)),
     _Column("spills", 6, lambda row: str(row.spill_bytes)),
     _Column("smem KB", 7, lambda row: str(row.shared_bytes // 1024)),
@@ -107,8 +104,9 @@ _COLUMNS = (
 )
 
 LEGEND = (
-    "config: tile M x N, stages, cluster M x N. spills: bytes a thread. rel. error: RMS against the float64 product of "
-    "the dequantised operands; vs bf16: against the unquantised product."
+    "config: tile M x N, stages, cluster M x N; of swapped operands: tile M x N, depth, CTAs that divide K. spills: "
+    "bytes a thread. rel. error: RMS against the float64 product of the dequantised operands; vs bf16: against the "
+    "unquantised product."
 )
 
 

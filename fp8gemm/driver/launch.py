@@ -38,8 +38,8 @@ class KernelParams(ctypes.Structure):
     """``Kernel::Params`` as the device code declares it: the one table of offsets on the host.
 
     Attributes:
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d: the maps, at offsets 0, 128,
-            256, 384 and 512.
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: the maps,
+            at offsets 0, 128, 256, 384, 512 and 640.
         scales_b: device address of B's scales, where a kernel reads them without a map.
         d: device address of the output.
         d_stride_m, d_stride_n: the output's strides, in elements.
@@ -47,6 +47,10 @@ class KernelParams(ctypes.Structure):
         c_stride_m, c_stride_n: its strides, in elements.
         bias: device address of the row that is added to every row.
         m: rows of A and of the output.
+        static_weights: nonzero lets a kernel read B and its scales before the previous grids have ended.
+        b: device address of B, where a kernel reads it without a map.
+        scales_a: device address of A's scales, where a kernel reads them without a map.
+        scales_a_stride_m, scales_a_stride_k: their strides, in elements.
     """
 
     _fields_ = [
@@ -55,6 +59,7 @@ class KernelParams(ctypes.Structure):
         ("tensor_map_scales_a", _TensorMap),
         ("tensor_map_scales_b", _TensorMap),
         ("tensor_map_d", _TensorMap),
+        ("tensor_map_a_tail", _TensorMap),
         ("scales_b", ctypes.c_void_p),
         ("d", ctypes.c_void_p),
         ("d_stride_m", ctypes.c_int64),
@@ -64,7 +69,12 @@ class KernelParams(ctypes.Structure):
         ("c_stride_n", ctypes.c_int64),
         ("bias", ctypes.c_void_p),
         ("m", ctypes.c_uint32),
-        ("_padding", ctypes.c_uint32 * 15),  # the size is a multiple of the alignment
+        ("static_weights", ctypes.c_uint32),
+        ("b", ctypes.c_void_p),
+        ("scales_a", ctypes.c_void_p),
+        ("scales_a_stride_m", ctypes.c_int64),
+        ("scales_a_stride_k", ctypes.c_int64),
+        ("_padding", ctypes.c_uint32 * 6),  # the size is a multiple of the alignment
     ]
 
 
@@ -75,8 +85,8 @@ class ArgumentBlock:
 
     Attributes:
         params: the fields to set before a launch.
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d: host addresses for
-            `encode_2d`.
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: host
+            addresses for `encode_2d`.
         kernel_params: the ``void**`` that the driver takes: an array of one pointer, to the block.
     """
 
@@ -86,6 +96,7 @@ class ArgumentBlock:
         "kernel_params",
         "params",
         "tensor_map_a",
+        "tensor_map_a_tail",
         "tensor_map_b",
         "tensor_map_d",
         "tensor_map_scales_a",
@@ -101,6 +112,7 @@ class ArgumentBlock:
         self.tensor_map_scales_a = address + KernelParams.tensor_map_scales_a.offset
         self.tensor_map_scales_b = address + KernelParams.tensor_map_scales_b.offset
         self.tensor_map_d = address + KernelParams.tensor_map_d.offset
+        self.tensor_map_a_tail = address + KernelParams.tensor_map_a_tail.offset
         self._pointers = (ctypes.c_void_p * 1)(address)
         self.kernel_params = ctypes.c_void_p(ctypes.addressof(self._pointers))
 

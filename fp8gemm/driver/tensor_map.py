@@ -29,9 +29,9 @@ _MAX_STRIDE = 2**40
 _PITCH = 16
 
 _SINCE = (12, 0)  # the CUDA version whose definition of the two driver functions is called
-_Extents = ctypes.c_uint64 * 2
-_Pitch = ctypes.c_uint64 * 1
-_Box = ctypes.c_uint32 * 2
+_Extents = {rank: ctypes.c_uint64 * rank for rank in (2, 3)}
+_Pitches = {rank: ctypes.c_uint64 * (rank - 1) for rank in (2, 3)}
+_Box = {rank: ctypes.c_uint32 * rank for rank in (2, 3)}
 
 
 class _Traits(NamedTuple):
@@ -77,7 +77,68 @@ def encode_2d(
         InputError: an argument breaks one of these rules; nothing was written.
         DriverError: the driver refuses the map all the same.
     """
-    traits = _traits(dtype, box_inner, box_outer, swizzle, l2_promotion)
+    traits = _traits(dtype, (box_inner, box_outer), swizzle, l2_promotion)
+    _check_place(destination, address, inner, outer, outer_stride_bytes)
+    code = _encode(destination, address, traits, (inner, outer), (outer_stride_bytes,))
+    if code:
+        matrix = f"{outer} x {inner} {dtype} at {address:#x}, {outer_stride_bytes} bytes a row"
+        detail = f"The matrix was {matrix}; the box {box_outer} x {box_inner}, swizzle {swizzle}."
+        raise driver_error("cuTensorMapEncodeTiled", code, detail)
+
+
+def encode_column_blocks(
+    destination: int,
+    *,
+    address: int,
+    dtype: DataType,
+    columns: int,
+    rows: int,
+    row_stride_bytes: int,
+    block_columns: int,
+    box_rows: int,
+    box_blocks: int,
+    swizzle: Swizzle = "none",
+    l2_promotion: L2Promotion = "256B",
+) -> None:
+    """Write the tensor map of a matrix seen as blocks of columns, side by side: dimensions (column in the block, row,
+    block). One copy then fetches several blocks of some rows, each block in one piece.
+
+    Args and errors are those of `encode_2d`, and ``columns`` must be a multiple of ``block_columns``, which are a
+    multiple of 16 bytes.
+    """
+    traits = _traits(dtype, (block_columns, box_rows, box_blocks), swizzle, l2_promotion)
+    _check_place(destination, address, columns, rows, row_stride_bytes)
+    if columns % block_columns:
+        raise InputError(f"Tensor map: expected whole blocks of {block_columns} columns, got {columns} columns.")
+    block_stride_bytes = block_columns * _ELEMENT_BYTES[dtype]
+    extents = (block_columns, rows, columns // block_columns)
+    code = _encode(destination, address, traits, extents, (row_stride_bytes, block_stride_bytes))
+    if code:
+        matrix = f"{rows} x {columns} {dtype} at {address:#x}, {row_stride_bytes} bytes a row"
+        detail = f"The matrix was {matrix}; the box {box_blocks} blocks of {box_rows} x {block_columns}, {swizzle}."
+        raise driver_error("cuTensorMapEncodeTiled", code, detail)
+
+
+def _encode(destination: int, address: int, traits: _Traits, extents: tuple[int, ...], pitches: tuple[int, ...]) -> int:
+    rank = len(extents)
+    code: int = entry_point("cuTensorMapEncodeTiled", _SINCE)(
+        ctypes.c_void_p(destination),
+        traits.data_type,
+        rank,
+        ctypes.c_void_p(address),
+        _Extents[rank](*extents),
+        _Pitches[rank](*pitches),
+        traits.box,
+        traits.element_strides,
+        traits.interleave,
+        traits.swizzle,
+        traits.l2_promotion,
+        traits.out_of_bounds,
+    )
+    return code
+
+
+def _check_place(destination: int, address: int, inner: int, outer: int, outer_stride_bytes: int) -> None:
     if (
         destination % MAP_ALIGNMENT
         or address % _PITCH
@@ -86,24 +147,6 @@ def encode_2d(
         or not 0 < outer_stride_bytes < _MAX_STRIDE
     ):
         raise _place_error(destination, address, inner, outer, outer_stride_bytes)
-    code = entry_point("cuTensorMapEncodeTiled", _SINCE)(
-        ctypes.c_void_p(destination),
-        traits.data_type,
-        2,
-        ctypes.c_void_p(address),
-        _Extents(inner, outer),
-        _Pitch(outer_stride_bytes),
-        traits.box,
-        traits.element_strides,
-        traits.interleave,
-        traits.swizzle,
-        traits.l2_promotion,
-        traits.out_of_bounds,
-    )
-    if code:
-        matrix = f"{outer} x {inner} {dtype} at {address:#x}, {outer_stride_bytes} bytes a row"
-        detail = f"The matrix was {matrix}; the box {box_outer} x {box_inner}, swizzle {swizzle}."
-        raise driver_error("cuTensorMapEncodeTiled", code, detail)
 
 
 def replace_address(destination: int, address: int) -> None:
@@ -122,8 +165,9 @@ def replace_address(destination: int, address: int) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _traits(dtype: str, box_inner: int, box_outer: int, swizzle: str, l2_promotion: str) -> _Traits:
+def _traits(dtype: str, box: tuple[int, ...], swizzle: str, l2_promotion: str) -> _Traits:
     """Check and translate what a kernel's config fixes, once per config."""
+    box_inner = box[0]
     for name, value, allowed in (
         ("dtype", dtype, _ELEMENT_BYTES),
         ("swizzle", swizzle, _SWIZZLE_BYTES),
@@ -131,26 +175,27 @@ def _traits(dtype: str, box_inner: int, box_outer: int, swizzle: str, l2_promoti
     ):
         if value not in allowed:
             raise InputError(f"Tensor map {name}: expected one of {', '.join(allowed)}, got {value!r}.")
-    for name, extent in (("box_inner", box_inner), ("box_outer", box_outer)):
+    names = ("box_inner", "box_outer") if len(box) == 2 else ("block_columns", "box_rows", "box_blocks")
+    for name, extent in zip(names, box, strict=True):
         if not 0 < extent <= _MAX_BOX:
             raise InputError(f"Tensor map {name}: expected 1 to {_MAX_BOX} elements, got {extent}.")
     row_bytes = box_inner * _ELEMENT_BYTES[dtype]
     span = _SWIZZLE_BYTES[swizzle]
     if row_bytes % _PITCH:
         raise InputError(
-            f"Tensor map box_inner: expected a multiple of {_PITCH} bytes, got {box_inner} elements of {dtype} "
+            f"Tensor map {names[0]}: expected a multiple of {_PITCH} bytes, got {box_inner} elements of {dtype} "
             f"({row_bytes} bytes)."
         )
     if span is not None and row_bytes > span:
         raise InputError(
-            f"Tensor map box_inner: expected at most the {span} bytes that swizzle {swizzle!r} permutes, got "
+            f"Tensor map {names[0]}: expected at most the {span} bytes that swizzle {swizzle!r} permutes, got "
             f"{box_inner} elements of {dtype} ({row_bytes} bytes)."
         )
     codes = _codes()
     return _Traits(
         data_type=codes["DATA_TYPE_" + dtype],
-        box=_Box(box_inner, box_outer),
-        element_strides=_Box(1, 1),
+        box=_Box[len(box)](*box),
+        element_strides=_Box[len(box)](*(1 for _ in box)),
         interleave=codes["INTERLEAVE_none"],
         swizzle=codes["SWIZZLE_" + swizzle],
         l2_promotion=codes["L2_PROMOTION_" + l2_promotion],

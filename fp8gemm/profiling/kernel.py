@@ -14,10 +14,12 @@ from fp8gemm.tuning.select import ranked_configs
 def choose_config(problem: Problem, chip: Chip, label: str | None) -> TileConfig:
     """The config of that label, or the one that the library chooses.
 
+    Of the ordinary orientation, which alone has an instrumented build.
+
     Raises:
         InputError: no candidate for the problem has that label.
     """
-    ranked = ranked_configs(problem, chip)
+    ranked = [config for config in ranked_configs(problem, chip) if isinstance(config, TileConfig)]
     if label is None:
         return ranked[0]
     found = next((config for config in ranked if config.label == label), None)

@@ -19,10 +19,9 @@ from fp8gemm.errors import InputError
 from fp8gemm.tune import report
 from fp8gemm.tune.results import Results, Row, merged, recorded_seed
 from fp8gemm.tune.shapes import layers, random_shapes, rows, shapes
-from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
-from fp8gemm.tuning.select import eligible_configs, select_config
+from fp8gemm.tuning.select import Config, eligible_configs, select_config
 from fp8gemm.tuning.table import NO_TABLES, Table, forget_tables, read_table, write_table
 
 if TYPE_CHECKING:
@@ -57,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help=f"keep here each config that beats the model's choice by more than {100 * report.MARGIN:g} %%",
+    )
+    parser.add_argument(
+        "--static-weights",
+        action="store_true",
+        help="by programmatic dependent launch, the weight read ahead of the kernel before: plans with static_weights",
     )
     parser.add_argument("--rounds", type=parse_positive, default=3, help="measurements per candidate, default 3")
     parser.add_argument("--measure-ms", type=float, default=3.0, help="length of one measurement, default 3")
@@ -95,10 +99,14 @@ def run(options: argparse.Namespace) -> int:
         "driver_cuda": device.driver_version,
         "method": METHOD.format(rounds=options.rounds, measure_ms=options.measure_ms),
         "seed": seed,
+        "static_weights": options.static_weights,
     }
     if not options.json:
         print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
-    problems = [packed_problem(shape.m, shape.n, shape.k) for shape in chosen_shapes(options, seed)]
+    problems = [
+        replace(packed_problem(shape.m, shape.n, shape.k), static_weights=options.static_weights)
+        for shape in chosen_shapes(options, seed)
+    ]
     work = [plan_work(problem, chip, options.candidates) for problem in problems]
     output = Output(Results(heading, options.results), options.table, heading)
     with torch.cuda.device(DEVICE):
@@ -130,7 +138,7 @@ class Work:
     """
 
     problem: Problem
-    candidates: dict[str, TileConfig]
+    candidates: dict[str, Config]
     choice: str
     model: str
 
@@ -183,7 +191,8 @@ class Output:
         self.results.add(row)
         self.rows.append(row.only(work.candidates))
         if self._path is not None:
-            write_table(self._path, report.updated(self._table, self.rows))
+            static = work.problem.static_weights
+            write_table(self._path, report.updated(self._table, self.rows, static_weights=static))
             forget_tables()
         return self.rows[-1]
 
@@ -192,7 +201,7 @@ def _measure(work: Sequence[Work], tuner: Tuner, output: Output, options: argpar
     """Every shape that the budget allows, each written and printed as soon as it is there."""
     from tqdm import tqdm
 
-    from fp8gemm.families.dense import kernel_request
+    from fp8gemm.families.catalogue import kernel_request
     from fp8gemm.tune.ahead import Ahead
     from fp8gemm.tune.measure import LostDeviceError
 

@@ -16,13 +16,14 @@ from fp8gemm.benchmark.peers import MAX_RELATIVE_ERROR, Call, relative_error, sc
 from fp8gemm.benchmark.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
-from fp8gemm.families.dense import DenseKernel
+from fp8gemm.families.catalogue import load_kernel
+from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import empty_mn_major
 from fp8gemm.tune.report import PEER
-from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.select import Config
 
 MAX_DIFFERENCE = 2e-3
 """Between two configs, relative Frobenius norm over so many elements: another order of sums costs less than half of
@@ -85,7 +86,7 @@ class Tuner:
         self._device, self._chip, self._generator = device, chip, generator
         self._rounds, self._measure_us, self._warm_seconds = rounds, measure_us, warm_seconds
 
-    def measure(self, problem: Problem, configs: Sequence[TileConfig], *, peer: bool) -> Measured:
+    def measure(self, problem: Problem, configs: Sequence[Config], *, peer: bool) -> Measured:
         """Time these configs, and the peer if asked for, in turn.
 
         Raises:
@@ -119,8 +120,14 @@ class Tuner:
         us = {label: us for label, us in timings.us.items() if label != PEER}
         return Measured(us, peers, failed | timings.failed)
 
-    def _calls(self, problem: Problem, config: TileConfig, operands: _OperandSets) -> list[Call]:
-        kernel = DenseKernel(problem, config, device_index=self._device.index, num_sms=self._chip.num_sms)
+    def _calls(self, problem: Problem, config: Config, operands: _OperandSets) -> list[Call]:
+        kernel = load_kernel(
+            problem,
+            config,
+            device_index=self._device.index,
+            num_sms=self._chip.num_sms,
+            programmatic=problem.static_weights,
+        )
         return operands.calls(kernel)
 
     def _warm(self, timers: dict[str, Timer]) -> None:
@@ -158,12 +165,13 @@ class _OperandSets:
         self._outs = [torch.empty(m, n, dtype=torch.bfloat16, device=a.device) for _ in range(count)]
         self._expected: Tensor | None = None
 
-    def calls(self, kernel: DenseKernel) -> list[Call]:
+    def calls(self, kernel: GemmKernel) -> list[Call]:
         """One call of the kernel per operand set."""
 
         def call(index: int) -> Tensor:
             out = self._outs[index % len(self._outs)]
-            kernel(*self._sets[index], out=out, stream=torch.cuda.current_stream(out.device).cuda_stream)
+            stream = torch.cuda.current_stream(out.device).cuda_stream
+            kernel(*self._sets[index], out=out, stream=stream, static_weights=self._problem.static_weights)
             return out
 
         return [partial(call, index) for index in range(len(self._sets))]

@@ -116,7 +116,7 @@ def as_json(rows: Sequence[Row], summary: Summary) -> dict[str, Any]:
     return {"rows": found, **asdict(summary)}
 
 
-def updated(table: Table, rows: Iterable[Row], *, margin: float = MARGIN) -> Table:
+def updated(table: Table, rows: Iterable[Row], *, margin: float = MARGIN, static_weights: bool = False) -> Table:
     """The table after these shapes: each step of M whose fastest config beats the model's choice by more than
     ``margin`` has that as its entry, each other one none; entries of other shapes stay.
 
@@ -126,18 +126,19 @@ def updated(table: Table, rows: Iterable[Row], *, margin: float = MARGIN) -> Tab
     groups: dict[Key, list[Row]] = {}
     for row in rows:
         if row.model in row.us:
-            groups.setdefault(_entry(row, row.model).key, []).append(row)
+            groups.setdefault(_entry(row, row.model, static_weights).key, []).append(row)
     for group in groups.values():
         common = [label for label in group[0].us if all(label in row.us for row in group)]
         means = {label: geometric_mean(row.us[label] for row in group) for label in common}
         best, last = min(means, key=means.__getitem__), group[-1]
-        entry = _entry(last, best)
+        entry = _entry(last, best, static_weights)
         entries.pop(entry.key, None)
         if means[last.model] > means[best] * (1 + margin):
             entries[entry.key] = entry
     return replace(table, entries=tuple(entries.values()))
 
 
-def _entry(row: Row, label: str) -> Entry:
+def _entry(row: Row, label: str, static_weights: bool) -> Entry:
     shape = row.shape
-    return Entry(shape.m, shape.n, shape.k, tile_of_label(label), round(row.us[label], 3), round(row.us[row.model], 3))
+    us, model_us = round(row.us[label], 3), round(row.us[row.model], 3)
+    return Entry(shape.m, shape.n, shape.k, tile_of_label(label), us, model_us, static_weights=static_weights)

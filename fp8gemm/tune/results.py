@@ -12,8 +12,9 @@ from fp8gemm.benchmark.report import Shape
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.table import replace_text
 
-_MUST_AGREE = ("gpu", "chip", "num_sms")
-"""What the heading of a file must share with the run that adds to it: times of other chips do not compare."""
+_MUST_AGREE = ("gpu", "chip", "num_sms", "static_weights")
+"""What the heading of a file must share with the run that adds to it: times of other chips, or of another kind of
+launch, do not compare."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Results:
             return
         found = _read(path)
         for name in _MUST_AGREE:
-            if found.get(name) != heading.get(name):
+            if found.get(name, False) != heading.get(name, False):
                 raise InputError(f"{path}: expected times of {name} {heading.get(name)!r}, got {found.get(name)!r}")
         for index, row in enumerate(found["rows"]):
             made = _row(row, f"{path}: row {index}")

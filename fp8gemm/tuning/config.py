@@ -221,10 +221,10 @@ LONG_K_TILES = (Tile(64, 64, warpgroups_k=2), Tile(64, 160, warpgroups_k=2))
 SHORT_K_TILES = (Tile(128, 256), Tile(64, 64))
 """And for less K alone: longer ones lose 0.1 % by doing without."""
 
-FEW_ROWS = 256
-FEW_ROWS_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
-"""Tiles that are worth compiling for less than `FEW_ROWS` rows alone. From 64 rows on no cluster was the fastest at any
-of those shapes."""
+CLUSTER_ROWS = 256
+CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
+"""Tiles that are worth compiling for less than `CLUSTER_ROWS` rows alone. From 64 rows on no cluster was the fastest at
+any of those shapes."""
 
 MAX_STAGES = 8
 """More stages than this hide no more latency."""
@@ -234,15 +234,15 @@ def candidate_configs(
     store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK
 ) -> Iterator[TileConfig]:
     """Every config worth compiling, in a fixed order."""
-    for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES):
+    for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *CLUSTER_TILES):
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
 
 
 def is_for_few_rows(config: TileConfig) -> bool:
-    """Whether it is a candidate for less than `FEW_ROWS` rows alone."""
-    return config.tile in FEW_ROWS_TILES
+    """Whether it is a candidate for less than `CLUSTER_ROWS` rows alone."""
+    return config.tile in CLUSTER_TILES
 
 
 def is_for_other_k(config: TileConfig, k: int) -> bool:

@@ -8,15 +8,17 @@ from itertools import takewhile
 from typing import Any
 
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
-from fp8gemm.tuning.select import ranked_configs, rounded, why_last
+from fp8gemm.tuning.select import Config, ranked_configs, rounded, why_last
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
 from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows
 
-Costs = Mapping[TileConfig, Cost]
+AnyCost = Cost | SwapAbCost
+Costs = Mapping[Config, AnyCost]
 
 MODEL, TABLE = "model", "table"
 """Where a choice can come from: it has the least predicted cost, or a tuned table names another config than that."""
@@ -30,20 +32,20 @@ class Explanation:
         problem, chip: what it was made for.
         legal: how many configs there were to choose from.
         source: ``MODEL`` or ``TABLE``.
-        configs: the winner, and the best of the others by prediction.
+        configs: the winner, and the best of the others of its orientation by prediction.
         costs: theirs, with M counted as the choice counts it.
         facts: rows of one value, of the problem and the chip.
         rows: rows of one value per config.
         verdict: sentences: what bounds the problem; where the choice comes from and its largest term; what the first
-            config that is predicted slower loses to.
+            config that is predicted slower loses to; what the other orientation would take.
     """
 
     problem: Problem
     chip: Chip
     legal: int
     source: str
-    configs: tuple[TileConfig, ...]
-    costs: tuple[Cost, ...]
+    configs: tuple[Config, ...]
+    costs: tuple[AnyCost, ...]
     facts: tuple[Row, ...]
     rows: tuple[Row, ...]
     verdict: tuple[str, ...]
@@ -71,9 +73,10 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     if problem.m < 1:
         raise InputError(f"expected M >= 1, since nothing is launched without rows, got M = {problem.m}")
     counted = rounded(problem)
-    costs = {config: predict(counted, config, chip) for config in ranked_configs(problem, chip)}
+    costs: dict[Config, AnyCost] = {config: _predict(counted, config, chip) for config in ranked_configs(problem, chip)}
     winner, least = next(iter(costs)), ranked_configs(problem, chip, NO_TABLES)[0]
-    shown = tuple(costs)[: 1 + max(runners_up, 0)]
+    alike = [config for config in costs if type(config) is type(winner)]
+    shown = tuple(alike[: 1 + max(runners_up, 0)])
     shown_costs = tuple(costs[config] for config in shown)
     facts = tuple(fact_rows(problem, counted, chip))
     if winner != least:
@@ -86,6 +89,7 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
             *_tied(ties),
             *(_lost(counted, winner, loser, costs, chip) for loser in losers[:1]),
         ]
+    choice += _other_orientation(winner, costs)
     return Explanation(
         problem=problem,
         chip=chip,
@@ -99,6 +103,25 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     )
 
 
+def _predict(problem: Problem, config: Config, chip: Chip) -> AnyCost:
+    if isinstance(config, SwapAbConfig):
+        return predict_swap_ab(problem, config, chip)
+    return predict(problem, config, chip)
+
+
+def _other_orientation(winner: Config, costs: Costs) -> list[str]:
+    others = [config for config in costs if type(config) is not type(winner)]
+    if not others:
+        return []
+    best = min(others, key=lambda config: costs[config].total_us)
+    name = (
+        "ordinary orientation"
+        if isinstance(winner, SwapAbConfig)
+        else "swapped orientation, weights on the 64-row side,"
+    )
+    return [f"The {name} would take {_us(costs[best].total_us)} at best, with {best.label}."]
+
+
 def _bound(facts: Mapping[str, Value]) -> str:
     have, need, tensor, dram = (
         float(facts[name]) for name in ("intensity", "chip_intensity", "tensor_bound", "dram_bound")
@@ -107,14 +130,14 @@ def _bound(facts: Mapping[str, Value]) -> str:
     return f"{have:,.1f} FLOP per byte where the chip has {need:,.1f}: {limit}, {max(tensor, dram):,.2f} us at best."
 
 
-def _measured(winner: TileConfig, least: TileConfig, costs: Costs) -> str:
+def _measured(winner: Config, least: Config, costs: Costs) -> str:
     return (
         f"{winner.label} was measured, from a table; {_us(costs[winner].total_us)} are predicted for it. "
         f"The model alone would choose {least.label}, predicted {_us(costs[least].total_us)}."
     )
 
 
-def _predicted(winner: TileConfig, costs: Costs) -> str:
+def _predicted(winner: Config, costs: Costs) -> str:
     total, parts = costs[winner].total_us, _parts(costs[winner])
     largest = max(parts, key=lambda name: parts[name])
     return (
@@ -123,13 +146,13 @@ def _predicted(winner: TileConfig, costs: Costs) -> str:
     )
 
 
-def _tied(configs: Sequence[TileConfig]) -> Iterator[str]:
+def _tied(configs: Sequence[Config]) -> Iterator[str]:
     if configs:
         labels = ", ".join(config.label for config in configs)
         yield f"As long is predicted for {labels}: of equals the first in the order of candidates is taken."
 
 
-def _lost(problem: Problem, winner: TileConfig, loser: TileConfig, costs: Costs, chip: Chip) -> str:
+def _lost(problem: Problem, winner: Config, loser: Config, costs: Costs, chip: Chip) -> str:
     more = costs[loser].total_us - costs[winner].total_us
     if more <= 0:
         return f"{loser.label} is predicted no slower, but {why_last(problem, loser, chip)}."
@@ -144,10 +167,10 @@ def _us(value: float) -> str:
     return f"{value:,.2f} us"
 
 
-def _parts(cost: Cost) -> dict[str, float]:
+def _parts(cost: AnyCost) -> dict[str, float]:
     """What a total is made of: the terms that the model marks as parts, in microseconds."""
     return {
         term.name.removesuffix("_us").replace("_", " "): float(getattr(cost, term.name))
-        for term in fields(Cost)
+        for term in fields(cost)
         if term.metadata.get("part")
     }

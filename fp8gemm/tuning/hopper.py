@@ -10,6 +10,13 @@ from fp8gemm.errors import InputError
 SHARED_BYTES_PER_CTA = 227 * 1024
 """Shared memory one CTA may ask for: 228 KB an SM, 1 KB of it reserved for the system."""
 
+SHARED_BYTES_PER_SM = 228 * 1024
+RESERVED_SHARED_BYTES = 1024
+"""Of each CTA, for the system."""
+
+REGISTERS_PER_SM = 65536
+THREADS_PER_SM = 2048
+
 TENSOR_MACS_PER_CYCLE = 4096
 """Dense e4m3 multiply-accumulates of one SM's four tensor cores in one cycle."""
 

@@ -21,7 +21,8 @@ REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""
 
 
-def _term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
+def cost_term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
+    """A field of a cost: what it belongs to, its unit, how it comes about, and whether totals are made of it."""
     value: float = field(metadata={"group": group, "unit": unit, "formula": formula, "part": part})
     return value
 
@@ -43,30 +44,32 @@ class TileCost:
 class Cost:
     """Predicted time of one config, by term, in the order of the derivation. Cycles are SM cycles."""
 
-    tensor_cycles: float = _term("a K block", "cycles", "block_m * block_n * block_k / 4096")
-    shared_cycles: float = _term("a K block", "cycles", "waves * 128 * (64 + n) bytes / shared rate")
-    latency_cycles: float = _term(
+    tensor_cycles: float = cost_term("a K block", "cycles", "block_m * block_n * block_k / 4096")
+    shared_cycles: float = cost_term("a K block", "cycles", "waves * 128 * (64 + n) bytes / shared rate")
+    latency_cycles: float = cost_term(
         "a K block",
         "cycles",
         "(wave + latency) * waves of a warpgroup / in flight; latency + load latency / K blocks in the ring",
     )
-    block_cycles: float = _term("a K block", "cycles", "norm of the three above")
-    epilogue_cycles: float = _term(
+    block_cycles: float = cost_term("a K block", "cycles", "norm of the three above")
+    epilogue_cycles: float = cost_term(
         "a tile",
         "cycles",
         "a tile's + that of each staged part + that of each 64 x 8 outputs of a warpgroup + exchange of shares of K",
     )
-    tile_cycles: float = _term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
-    tiles: int = _term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
-    rounds: int = _term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
-    filled: float = _term("rounds and tail", "share", "tiles / (rounds * SMs)")
-    energy_mj: float = _term("energy", "mJ", "MACs, promotions, L2 and DRAM bytes, each times its energy at 1400 MHz")
-    clock_mhz: float = _term("energy", "MHz", "highest at which energy / time stays in the power limit")
-    sm_us: float = _term("time", "us", "rounds * tile_cycles / clock_mhz", part=True)
-    l2_us: float = _term("time", "us", "rounds * K blocks * their bytes / L2 rate of an SM", part=True)
-    dram_us: float = _term("time", "us", "(inputs as often as L2 forgets them + output) / DRAM rate", part=True)
-    overhead_us: float = _term("time", "us", "launch, first loads, leaving; of a cluster more", part=True)
-    total_us: float = _term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
+    tile_cycles: float = cost_term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
+    tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
+    rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
+    filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")
+    energy_mj: float = cost_term(
+        "energy", "mJ", "MACs, promotions, L2 and DRAM bytes, each times its energy at 1400 MHz"
+    )
+    clock_mhz: float = cost_term("energy", "MHz", "highest at which energy / time stays in the power limit")
+    sm_us: float = cost_term("time", "us", "rounds * tile_cycles / clock_mhz", part=True)
+    l2_us: float = cost_term("time", "us", "rounds * K blocks * their bytes / L2 rate of an SM", part=True)
+    dram_us: float = cost_term("time", "us", "(inputs as often as L2 forgets them + output) / DRAM rate", part=True)
+    overhead_us: float = cost_term("time", "us", "launch, first loads, leaving; of a cluster more", part=True)
+    total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 
 
 def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constants = DEFAULT) -> Cost:
@@ -90,7 +93,7 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     elif config.waves_in_flight > 1 and SCALE_BLOCK % config.wave_cols:
         shared += waves_of_warpgroup * constants.border_cycles
     latency = max(latency, constants.load_latency_cycles / (config.stages * config.warpgroups_k))
-    block = _norm(constants.block_exponent, tensor, shared, latency)
+    block = norm(constants.block_exponent, tensor, shared, latency)
     pieces = config.block_m * config.block_n / (config.warpgroups * WAVE_ROWS * 8)
     epilogue = constants.tile_cycles + pieces * constants.epilogue_cycles * problem.output.bytes / 2
     epilogue += staged_parts(config) * constants.part_cycles
@@ -138,7 +141,7 @@ def predict_from_tile(
         l2_us=l2_us,
         dram_us=dram_us,
         overhead_us=overhead,
-        total_us=overhead + _norm(constants.overlap_exponent, sm_us, l2_us, dram_us),
+        total_us=overhead + norm(constants.overlap_exponent, sm_us, l2_us, dram_us),
     )
 
 
@@ -184,7 +187,7 @@ def _clock_mhz(cycles: float, energy_mj: float, chip: Chip, constants: Constants
     return min(chip.max_clock_mhz, clock)
 
 
-def _norm(exponent: float, *values: float) -> float:
+def norm(exponent: float, *values: float) -> float:
     """Between the largest of the values and their sum: nearer the largest, the higher the exponent."""
     largest = max(values)
     total: float = sum((value / largest) ** exponent for value in values)

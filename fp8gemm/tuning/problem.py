@@ -10,6 +10,18 @@ from fp8gemm.errors import InputError
 SCALE_BLOCK = 128
 """Columns of K, and rows of the weight, that share one scale."""
 
+FEW_ROWS = (8, 16, 24, 32, 48, 64, 96, 128)
+ROW_STEP = 64
+
+
+def counted_rows(m: int) -> int:
+    """M as choices count it: the next of `FEW_ROWS`, or beyond them the next multiple of `ROW_STEP`.
+
+    Choices that depend on M only through it change at known places, so a plan can hold them all, and one weight needs
+    few kernels.
+    """
+    return next((rows for rows in FEW_ROWS if m <= rows), -(-m // ROW_STEP) * ROW_STEP)
+
 
 class OutputType(Enum):
     """Element type of the output. Members carry the names of ``fp8gemm::OutputType`` on the device."""
@@ -62,6 +74,7 @@ class Problem:
         scaling: how B is scaled.
         c, bias: element types of the terms that are added.
         batch_invariant: whether the bits of a row of D may depend on nothing but that row of A (and of C), B and bias.
+        static_weights: whether B and its scales may be read before the kernels ahead in the stream have ended.
 
     Raises:
         InputError: for an M, N or K that the kernels cannot take.
@@ -76,6 +89,7 @@ class Problem:
     c: Addend = Addend.NONE
     bias: Addend = Addend.NONE
     batch_invariant: bool = False
+    static_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.m < 0 or self.n < 1 or self.m > 2**31 or self.n >= 2**31 or self.k >= 2**31:

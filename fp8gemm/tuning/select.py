@@ -8,9 +8,8 @@ from functools import cache, lru_cache
 from operator import itemgetter
 
 from fp8gemm.tuning.config import (
-    FEW_ROWS,
+    CLUSTER_ROWS,
     LONG_K,
-    WAVE_ROWS,
     TileConfig,
     candidate_configs,
     is_for_few_rows,
@@ -18,28 +17,35 @@ from fp8gemm.tuning.config import (
 )
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import TileCost, predict_from_tile, tile_cost
-from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import FEW_ROWS, ROW_STEP, OutputType, Problem, Scaling, StoreKind, counted_rows
+from fp8gemm.tuning.swap_ab import SwapAbConfig, swap_ab_candidates
+from fp8gemm.tuning.swap_ab_model import predict_swap_ab
 from fp8gemm.tuning.table import Tables, tables_in_force
+
+Config = TileConfig | SwapAbConfig
+"""What a kernel of either orientation is compiled for."""
 
 TYPICAL_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """The M that the one instruction shape of the batch-invariant mode is chosen for, with equal weights."""
 
 
-def select(m: int, n: int, k: int, *, chip: str = "h200", batch_invariant: bool = False) -> TileConfig:
+def select(
+    m: int, n: int, k: int, *, chip: str = "h200", batch_invariant: bool = False, static_weights: bool = False
+) -> Config:
     """The config that a packed bfloat16 output of this shape is computed with, B scaled by blocks. Needs no GPU.
 
     Raises:
         InputError: for an impossible shape or an unknown chip.
     """
-    return _select(m, n, k, chip, batch_invariant, tables_in_force())
+    return _select(m, n, k, chip, batch_invariant, static_weights, tables_in_force())
 
 
-def select_config(problem: Problem, chip: Chip, tables: Tables | None = None) -> TileConfig:
+def select_config(problem: Problem, chip: Chip, tables: Tables | None = None) -> Config:
     """The config that a tuned table names or else the model: the first of `ranked_configs`."""
     return ranked_configs(problem, chip, tables)[0]
 
 
-def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[TileConfig, ...]:
+def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Every legal config, best first. All of them are right for every M.
 
     The one that a table names comes first, and the others by predicted cost. ``tables`` are those in force by default.
@@ -48,24 +54,26 @@ def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -
     return eligible + last
 
 
-def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[TileConfig, ...]:
+def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Those of `ranked_configs` that the choice may fall on, by prediction or by a table."""
     return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)[0]
 
 
 def enumerate_configs(
-    n: int, k: int, max_m: int, *, chip: str = "h200", batch_invariant: bool = False
-) -> tuple[TileConfig, ...]:
+    n: int, k: int, max_m: int, *, chip: str = "h200", batch_invariant: bool = False, static_weights: bool = False
+) -> tuple[Config, ...]:
     """Exactly the configs that ``select`` returns for some 0 < M <= max_m, each once, in the order of that M."""
-    choices = config_by_m(Problem(max_m, n, k, batch_invariant=batch_invariant), named_chip(chip))
+    problem = Problem(max_m, n, k, batch_invariant=batch_invariant, static_weights=static_weights)
+    choices = config_by_m(problem, named_chip(chip))
     return tuple(dict.fromkeys(config for _, config in choices))
 
 
-def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, TileConfig], ...]:
+def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
     tables = tables_in_force()
-    steps: list[tuple[int, TileConfig]] = []
-    for m in range(WAVE_ROWS, rounded(problem).m + 1, WAVE_ROWS):
+    steps: list[tuple[int, Config]] = []
+    last = counted_rows(problem.m)
+    for m in (*(rows for rows in FEW_ROWS if rows <= last), *range(ROW_STEP * 3, last + 1, ROW_STEP)):
         config = select_config(replace(problem, m=m), chip, tables)
         if steps and steps[-1][1] == config:
             steps.pop()
@@ -74,26 +82,30 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, TileConfig], .
 
 
 def rounded(problem: Problem) -> Problem:
-    """The same problem with M rounded up to whole waves: no config computes fewer rows than that, and choices that
-    depend on M only through it change at known places, so a plan can hold them all."""
-    return replace(problem, m=max(-(-problem.m // WAVE_ROWS), 1) * WAVE_ROWS)
+    """The same problem with M as choices count it."""
+    return replace(problem, m=counted_rows(problem.m))
 
 
 @lru_cache(maxsize=4096)
-def _select(m: int, n: int, k: int, chip: str, batch_invariant: bool, tables: Tables) -> TileConfig:
-    return select_config(Problem(m, n, k, batch_invariant=batch_invariant), named_chip(chip), tables)
+def _select(m: int, n: int, k: int, chip: str, batch_invariant: bool, static_weights: bool, tables: Tables) -> Config:
+    problem = Problem(m, n, k, batch_invariant=batch_invariant, static_weights=static_weights)
+    return select_config(problem, named_chip(chip), tables)
 
 
 @lru_cache(maxsize=4096)
-def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[TileConfig, ...], tuple[TileConfig, ...]]:
+def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
     """Those that the choice may fall on, and those that come last; both best first."""
+    costs: list[tuple[float, Config]] = []
+    if swaps(problem):
+        for swapped in swap_ab_candidates(problem.m, problem.n, problem.k, chip.num_sms):
+            costs.append((predict_swap_ab(problem, swapped, chip).total_us, swapped))
     tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling)
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
         tiles = tuple((config, tile) for config, tile in tiles if _is_invariant(config, width))
-    costs = [(predict_from_tile(problem, config, chip, tile).total_us, config) for config, tile in tiles]
-    eligible: list[TileConfig] = []
-    last: list[TileConfig] = []
+    costs += [(predict_from_tile(problem, config, chip, tile).total_us, config) for config, tile in tiles]
+    eligible: list[Config] = []
+    last: list[Config] = []
     for _, config in sorted(costs, key=itemgetter(0)):
         (last if why_last(problem, config, chip) else eligible).append(config)
     tuned = tables.config(problem, chip, eligible)
@@ -131,10 +143,18 @@ def _is_invariant(config: TileConfig, wave_cols: int) -> bool:
     return config.warpgroups_k == 1 and config.wave_cols == wave_cols
 
 
-def why_last(problem: Problem, config: TileConfig, chip: Chip) -> str:
+def swaps(problem: Problem) -> bool:
+    """Whether configs of the swapped orientation are among the candidates: for few rows, a weight that is scaled by
+    blocks, and an order of sums that may depend on M."""
+    return problem.m <= FEW_ROWS[-1] and problem.scaling is Scaling.BLOCK and not problem.batch_invariant
+
+
+def why_last(problem: Problem, config: Config, chip: Chip) -> str:
     """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
-    if problem.m >= FEW_ROWS and is_for_few_rows(config):
-        return f"it is for less than {FEW_ROWS} rows, so that one weight needs few kernels"
+    if isinstance(config, SwapAbConfig):
+        return ""
+    if problem.m >= CLUSTER_ROWS and is_for_few_rows(config):
+        return f"it is for less than {CLUSTER_ROWS} rows, so that one weight needs few kernels"
     # A batch-invariant product has few configs as it is.
     if not problem.batch_invariant and is_for_other_k(config, problem.k):
         return (

@@ -2,12 +2,13 @@
 
 A table is a JSON file. Its heading names the GPU, the chip (a name of `fp8gemm.tuning.hopper.CHIPS`) and the SMs it was
 measured with, the date and the method; it holds for that chip with that many SMs and no other. Each entry says which
-tile was fastest for one M, N, K, scaling and size of the output's elements. It holds for every M that rounds up to the
-same multiple of 64 rows, the step in which choices are made, and for no other M; for every C, bias and kind of store;
-and never for a batch-invariant product.
+config was fastest for one M, N, K, scaling and size of the output's elements, with a static weight or without. It
+holds for every M that choices count alike (`fp8gemm.tuning.problem.counted_rows`) and for no other; for every C, bias
+and kind of store; and never for a batch-invariant product.
 
-A config is named by its tile, without the stages: those are what fits, which depends on the kind of store. An entry
-whose tile is no candidate is passed over, so that a table outlives changes to the candidates.
+A config of the ordinary orientation is named by its tile, without the stages: those are what fits, which depends on
+the kind of store; one of the swapped orientation by its whole label. An entry that names no candidate is passed over,
+so that a table outlives changes to the candidates.
 """
 
 from __future__ import annotations
@@ -18,21 +19,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fp8gemm import settings
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.config import WAVE_ROWS, TileConfig
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Problem, Scaling
+from fp8gemm.tuning.problem import Problem, Scaling, counted_rows
 
 SCHEMA = 1
 SHIPPED = Path(__file__).parent / "tables"
 
-Key = tuple[int, int, int, str, int]
-"""M in whole steps, N, K, scaling, bytes of an output element."""
+Key = tuple[int, int, int, str, int, bool]
+"""M in whole steps, N, K, scaling, bytes of an output element, whether the weight is static."""
 
 _T = TypeVar("_T")
+
+
+class Labelled(Protocol):
+    """A config, as far as tables know it."""
+
+    @property
+    def label(self) -> str:
+        """Short name."""
+
+
+_C = TypeVar("_C", bound=Labelled)
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,7 @@ class Entry:
         model_us: the same of the model's choice, for people.
         scaling: value of a `Scaling`.
         output_bytes: of an element of the output.
+        static_weights: whether the weight was read ahead of the kernel before.
     """
 
     m: int
@@ -56,11 +68,12 @@ class Entry:
     model_us: float | None = None
     scaling: str = Scaling.BLOCK.value
     output_bytes: int = 2
+    static_weights: bool = False
 
     @property
     def key(self) -> Key:
         """What the entry is found by."""
-        return -(-self.m // WAVE_ROWS) * WAVE_ROWS, self.n, self.k, self.scaling, self.output_bytes
+        return counted_rows(self.m), self.n, self.k, self.scaling, self.output_bytes, self.static_weights
 
 
 @dataclass(frozen=True)
@@ -100,12 +113,12 @@ class Tables:
             known = self._by_chip.setdefault((table.chip, table.num_sms), [])
             known.append({entry.key: entry.tile for entry in table.entries})
 
-    def config(self, problem: Problem, chip: Chip, candidates: Sequence[TileConfig]) -> TileConfig | None:
+    def config(self, problem: Problem, chip: Chip, candidates: Sequence[_C]) -> _C | None:
         """What the tables say: of the candidates the one that the first table with such an entry names, or None."""
         known = self._by_chip.get((chip.name, chip.num_sms))
         if known is None or problem.batch_invariant:
             return None
-        key = (problem.m, problem.n, problem.k, problem.scaling.value, problem.output.bytes)
+        key = (problem.m, problem.n, problem.k, problem.scaling.value, problem.output.bytes, problem.static_weights)
         for tiles in known:
             tile = tiles.get(key)
             for config in candidates if tile else ():
@@ -142,8 +155,8 @@ def _shipped() -> tuple[Table, ...]:
     return tuple(read_table(path) for path in sorted(SHIPPED.glob("*.json")))
 
 
-def tile_of(config: TileConfig) -> str:
-    """Name of a config's tile: its label without the stages."""
+def tile_of(config: Labelled) -> str:
+    """Name of a config's tile: its label without the stages that are only what fits."""
     return tile_of_label(config.label)
 
 
@@ -177,7 +190,7 @@ def read_table(path: Path) -> Table:
         first = keys.setdefault(entry.key, index)
         if first != index:
             raise InputError(
-                f"{path}: expected one entry for each step of {WAVE_ROWS} rows, got entries {first} and {index} for "
+                f"{path}: expected one entry for each step of rows, got entries {first} and {index} for "
                 f"M = {entry.m}, N = {entry.n}, K = {entry.k}"
             )
     return _checked(Table, found | {"entries": entries}, path)
@@ -224,6 +237,7 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "float": ("a positive number", (int, float)),
     "float | None": ("a positive number or null", (int, float, type(None))),
     "str": ("a string", (str,)),
+    "bool": ("true or false", (bool,)),
 }
 _RULES: dict[type, list[tuple[str, str, tuple[type, ...]]]] = {
     kind: [(field.name, *_TYPES[str(field.type)]) for field in fields(kind) if field.type in _TYPES]

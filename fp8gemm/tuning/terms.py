@@ -6,10 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
+from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import TileConfig, shared_bytes
 from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.model import Cost
 from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+from fp8gemm.tuning.swap_ab_model import SwapAbCost
 
 Value = int | float | str
 
@@ -44,7 +48,12 @@ def fact_rows(problem: Problem, counted: Problem, chip: Chip) -> Iterator[Row]:
     """What does not depend on the config. ``counted`` is the problem as the choice counts its rows."""
     flops_per_us = 2.0 * TENSOR_MACS_PER_CYCLE * chip.num_sms * chip.max_clock_mhz
     facts: list[tuple[str, str, str, Value]] = [
-        ("counted_m", "rows", "M in whole waves of 64 rows, as choice and costs count it", counted.m),
+        (
+            "counted_m",
+            "rows",
+            "M as choice and costs count it: 8 to 128 in eight steps, then in steps of 64",
+            counted.m,
+        ),
         ("k_blocks", "", "ceil(K / 128)", problem.k_blocks),
         ("flops", "FLOP", "2 * M * N * K", problem.flops),
         ("bytes", "bytes", "operands and scales read once, the output written once", problem.bytes),
@@ -72,8 +81,11 @@ def fact_rows(problem: Problem, counted: Problem, chip: Chip) -> Iterator[Row]:
         yield Row(FACTS, name, unit, formula, (value,))
 
 
-def config_rows(problem: Problem, chip: Chip, configs: Sequence[TileConfig], costs: Sequence[Cost]) -> Iterator[Row]:
-    """What the configs are and what the model says of them, groups together; the model's word where both have one."""
+def config_rows(
+    problem: Problem, chip: Chip, configs: Sequence[Config], costs: Sequence[Cost | SwapAbCost]
+) -> Iterator[Row]:
+    """What configs of one orientation are and what the model says of them, groups together; the model's word where both
+    have one."""
     rows = list(_cost_rows(costs))
     of_model = {row.name for row in rows}
     # All configs have the same rows, so the first values of each are one row, and so on.
@@ -86,8 +98,33 @@ def config_rows(problem: Problem, chip: Chip, configs: Sequence[TileConfig], cos
         yield from (row for row in rows if row.group == group)
 
 
-def _of_config(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[tuple[str, str, str, str, Value]]:
-    """Group, name, unit, formula and value of each row."""
+_Term = tuple[str, str, str, str, Value]
+"""Group, name, unit, formula and value of a row."""
+
+
+def _of_config(problem: Problem, config: Config, chip: Chip) -> Iterator[_Term]:
+    if isinstance(config, SwapAbConfig):
+        return _of_swapped(problem, config)
+    return _of_tile(problem, config, chip)
+
+
+def _of_swapped(problem: Problem, config: SwapAbConfig) -> Iterator[_Term]:
+    most, shared = SHARED_BYTES_PER_CTA, swap_ab.shared_bytes(config, problem.k)
+
+    yield TILE, "block_m", "rows", "of A: tokens, WGMMA's columns", config.block_m
+    yield TILE, "block_n", "rows", "of B: weights, on WGMMA's 64-row side", config.block_n
+    yield TILE, "slices", "K blocks", "64 / block_n, that an instruction multiplies side by side", config.slices
+    yield TILE, "wave_cols", "columns", "of one WGMMA, block_m * slices", config.wave_cols
+    yield TILE, "warpgroups_k", "", "that divide the K blocks of a stage", config.warpgroups_k
+    yield TILE, "split_k", "CTAs", "of a cluster, that divide K", config.split_k
+    yield TILE, "threads", "", "128 per warpgroup, and the load warp", config.threads
+
+    yield SHARED, "stage_bytes", "bytes", "K blocks of weights and tokens for all slices", config.stage_bytes
+    yield SHARED, "stages", "", "in flight", config.stages
+    yield SHARED, "shared_bytes", "bytes", f"ring, products of scales, sums, barriers; at most {most}", shared
+
+
+def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[_Term]:
     registers, stage = config.promotion_registers(problem.scaling), config.stage_bytes(problem.scaling)
     shared, most = shared_bytes(config, problem.store, problem.output, problem.scaling), SHARED_BYTES_PER_CTA
     tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
@@ -117,8 +154,8 @@ def _warpgroups(config: TileConfig) -> str:
     return f"{config.warpgroups_m}x{config.warpgroups_n}x{config.warpgroups_k}"
 
 
-def _cost_rows(costs: Sequence[Cost]) -> Iterator[Row]:
-    for term in fields(Cost):
+def _cost_rows(costs: Sequence[Cost | SwapAbCost]) -> Iterator[Row]:
+    for term in fields(costs[0]):
         group, formula = str(term.metadata.get("group", COST)), str(term.metadata.get("formula", ""))
         yield Row(group, term.name, cost_unit(term), formula, tuple(getattr(cost, term.name) for cost in costs))
 

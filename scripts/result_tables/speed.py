@@ -29,7 +29,7 @@ def bench(result: Result) -> list[str]:
     ]
     faster = ["faster at", *(_faster(_speeds(result["rows"], peer)) for peer in peers)]
     return [
-        _bench_source(result),
+        bench_source(result),
         "",
         f"Speed of fp8gemm relative to each peer, above 1 where fp8gemm is faster: geometric mean over {layers} N x K, "
         "and from the least to the largest. Last, at how many of the shapes that a peer takes fp8gemm is faster.",
@@ -48,12 +48,18 @@ def bench_shapes(result: Result) -> list[str]:
         ratios = [f"{speeds[0]:.2f}" if (speeds := _speeds([row], peer)) else MISSING for peer in peers]
         rows.append([f"{row['n']} x {row['k']}", str(row["m"]), row["config"], *figures, *ratios])
     return [
-        _bench_source(result),
+        bench_source(result),
         "",
         "Speed of fp8gemm relative to each peer, above 1 where fp8gemm is faster.",
         "",
         *table(["N x K", "M", "tile config", "µs", "TFLOPS", *(PEERS[peer] for peer in peers)], rows),
     ]
+
+
+def bench_source(result: Result) -> str:
+    """The sentences that say where and how a benchmark was run."""
+    where = source(result, f"torch {result['torch']}", f"driver for CUDA {result['driver_cuda']}")
+    return f"{where} {_sentence(result['method'])}"
 
 
 def coldstart(result: Result) -> list[str]:
@@ -94,11 +100,6 @@ def _price(row: dict[str, Any]) -> float:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _bench_source(result: Result) -> str:
-    where = source(result, f"torch {result['torch']}", f"driver for CUDA {result['driver_cuda']}")
-    return f"{where} {_sentence(result['method'])}"
 
 
 def _peers(result: Result) -> list[str]:

@@ -2,9 +2,9 @@
 
 Shapes and configs are chosen so that every wait of the kernel is needed: fewer K blocks than stages and more, chunks of
 every kind, one wave in flight and two, several tiles per CTA, clusters along either dimension, both stores, both
-scalings, staging in one slot and in more, K shared by the warpgroups; and half as many again are drawn anew in each
-run. Under ``--chaos`` the kernels sleep at random. FP8GEMM_TEST_LAUNCHES says how many launches there are, 100000 by
-default.
+scalings, staging in one slot and in more, K shared by the warpgroups and by the CTAs of a cluster; and half as many
+again are drawn anew in each run. Under ``--chaos`` the kernels sleep at random. FP8GEMM_TEST_LAUNCHES says how many
+launches of each family there are, 100000 by default.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import pytest
 import torch
 
-from fp8gemm.families.dense import DenseKernel, kernel_request
+from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.jit.build import build_many
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests import cases
 from tests.mutations.report import write_report
+from tests.swap_ab import SPREAD, k_of_steps
+
+Pair = tuple[Problem, Config]
 
 DEFAULT_LAUNCHES = 100_000
 GRAPH_LAUNCHES = 50
@@ -81,13 +87,32 @@ BASES = (
     Base(TileConfig(64, 64, 2, 1, 1, 1, 1, 2, waves_in_flight=2, staging_slots=1), 200, 320),
     Base(TileConfig(64, 96, 2, 1, 2, 1, 1, 2), 200, 344, StoreKind.PREDICATED, Scaling.ROW, OutputType.FLOAT32),
 )
-KERNELS = [(problem, base.config) for base in BASES for problem in base.problems()]
+DENSE: list[Pair] = [(problem, base.config) for base in BASES for problem in base.problems()]
+
+STEPS = (1, 2, 3, 5, 9, 17)
+"""Less than the stages, as many and more; the last step whole, or nearly all past the end of K."""
+LONGEST_K = 16384
+"""Up to which small integers are exact."""
+SWAP_AB: list[Pair] = [
+    (Problem(m, n, k_of_steps(config, steps, full=steps % 2 == 0), output, store), config)
+    for config, m, n, store, output in (
+        (SwapAbConfig(8, 16, 2), 20, 136, StoreKind.TMA, OutputType.BFLOAT16),
+        (SwapAbConfig(16, 32, 2, warpgroups_k=2), 23, 72, StoreKind.TMA, OutputType.FLOAT32),
+        (SwapAbConfig(64, 64, 3), 100, 137, StoreKind.PREDICATED, OutputType.FLOAT16),
+        (SwapAbConfig(8, 16, 2, split_k=8), 13, 40, StoreKind.TMA, OutputType.BFLOAT16),
+        (SwapAbConfig(24, 16, 2, split_k=7), 30, 40, StoreKind.TMA, OutputType.BFLOAT16),
+        (SwapAbConfig(16, 64, 2, warpgroups_k=2, split_k=2), 41, 101, StoreKind.PREDICATED, OutputType.FLOAT32),
+        (SwapAbConfig(32, 32, 2, split_k=3), 33, 72, StoreKind.TMA, OutputType.FLOAT32),
+    )
+    for steps in STEPS
+    if k_of_steps(config, steps, full=True) <= LONGEST_K
+]
 
 
-def drawn(seed: int, count: int = len(KERNELS) // 2) -> list[tuple[Problem, TileConfig]]:
+def drawn_dense(seed: int, count: int = len(DENSE) // 2) -> list[Pair]:
     """Small problems of any sizes, outputs and scalings, each with any of its configs."""
     draw = random.Random(seed)
-    pairs = []
+    pairs: list[Pair] = []
     for _ in range(count):
         output, store, scaling = (draw.choice(list(kind)) for kind in (OutputType, StoreKind, Scaling))
         n = draw.randrange(8, 601, 8) if store is StoreKind.TMA else draw.randrange(1, 600)
@@ -96,13 +121,28 @@ def drawn(seed: int, count: int = len(KERNELS) // 2) -> list[tuple[Problem, Tile
     return pairs
 
 
+def drawn_swap_ab(seed: int, count: int = len(SWAP_AB) // 2) -> list[Pair]:
+    """Small problems of few rows, each with a config of any kind."""
+    draw = random.Random(seed)
+    pairs: list[Pair] = []
+    for _ in range(count):
+        output, store = (draw.choice(list(kind)) for kind in (OutputType, StoreKind))
+        n = draw.randrange(8, 401, 8) if store is StoreKind.TMA else draw.randrange(1, 400)
+        problem = Problem(draw.randrange(1, 131), n, draw.randrange(16, 4097, 16), output, store)
+        pairs.append((problem, draw.choice(SPREAD)))
+    return pairs
+
+
+FAMILIES = {"dense": (DENSE, drawn_dense), "swap_ab": (SWAP_AB, drawn_swap_ab)}
+
+
 class Repeated:
     """A graph of many launches of one kernel: poison, launches on several streams, and a count of wrong elements."""
 
-    def __init__(self, problem: Problem, config: TileConfig, *, device: torch.device, seed: int) -> None:
+    def __init__(self, problem: Problem, config: Config, *, device: torch.device, seed: int) -> None:
         (m, n, k), dtype = (problem.m, problem.n, problem.k), getattr(torch, problem.output.value)
         self.name = f"{kernel_request(problem, config).label} at M = {m}"
-        kernel = DenseKernel(problem, config, device_index=device.index, num_sms=NUM_SMS)
+        kernel = load_kernel(problem, config, device_index=device.index, num_sms=NUM_SMS)
         sets = [
             cases.small_integers(m, n, k, seed=seed + i, device=device, scaling=problem.scaling)
             for i in range(OPERAND_SETS)
@@ -141,12 +181,36 @@ class Repeated:
         return int(self.wrong.item())
 
 
+Counts = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def counted(device: torch.device) -> Iterator[dict[str, Counts]]:
+    """What the launches of each family came to; put down together."""
+    found: dict[str, Counts] = {}
+    yield found
+    if found.keys() == FAMILIES.keys():
+        every = found.values()
+        totals = {name: sum(each[name] for each in every) for name in ("launches", "hangs", "wrong")}
+        lists = {name: [item for each in every for item in each[name]] for name in ("kernels", "shapes")}
+        write_report(
+            "stress-h200.json", device, **totals, seconds=round(sum(each["seconds"] for each in every), 1), **lists
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_launches_of_small_shapes_are_right(
-    device: torch.device, seed: int, no_progress: Callable[..., NoReturn], say: Callable[[str], None]
+    family: str,
+    device: torch.device,
+    seed: int,
+    no_progress: Callable[..., NoReturn],
+    say: Callable[[str], None],
+    counted: dict[str, Counts],
 ) -> None:
     """Exact data: no element may differ, in any launch."""
     wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES)
-    kernels = KERNELS + drawn(seed)
+    chosen, drawn = FAMILIES[family]
+    kernels = chosen + drawn(seed)
     build_many([kernel_request(problem, config) for problem, config in kernels])
     graphs = [Repeated(problem, config, device=device, seed=seed) for problem, config in kernels]
     torch.cuda.synchronize(device)
@@ -154,11 +218,12 @@ def test_launches_of_small_shapes_are_right(
     launches, started = 0, time.monotonic()
 
     def report(*, hangs: int, wrong: int) -> None:
-        seconds = round(time.monotonic() - started, 1)
-        say(f"stress: {launches} launches of {len(graphs)} kernels, {len(shapes)} shapes, in {seconds} s, seed {seed}")
+        seconds = time.monotonic() - started
+        said = f"{launches} launches of {len(graphs)} kernels, {len(shapes)} shapes, in {seconds:.1f} s"
+        say(f"stress, {family}: {said}, seed {seed}")
         labels = [kernel_request(problem, config).label for problem, config in kernels]
         counts = {"launches": launches, "seconds": seconds, "hangs": hangs, "wrong": wrong}
-        write_report("stress-h200.json", device, **counts, kernels=labels, shapes=shapes)
+        counted[family] = {**counts, "kernels": labels, "shapes": shapes}
 
     while launches < wanted:
         for graph in graphs:

@@ -1,36 +1,25 @@
-"""The instructions of the compiled dense kernels: those that drive Hopper's units are there, those that stall are not.
-
-A disassembler is needed: ``nvdisasm`` on PATH, from the package nvidia-cuda-nvdisasm, or as Triton brings it.
-"""
+"""The instructions of the compiled dense kernels: those that drive Hopper's units are there, those that stall not."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
-import os
 import re
-import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from fp8gemm import settings
 from fp8gemm.families.dense import kernel_request
-from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.build import build_many
-from fp8gemm.jit.render import ENTRY
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from tests.jit.sass import Instructions, find, instructions_of
 
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 FLOAT16, FLOAT32 = OutputType.FLOAT16, OutputType.FLOAT32
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;")
 
 
 @dataclass(frozen=True)
@@ -40,11 +29,11 @@ class Kernel:
     label: str
     config: TileConfig
     problem: Problem
-    instructions: tuple[str, ...]
+    instructions: Instructions
 
     def find(self, pattern: str) -> list[str]:
         """The instructions whose opcode starts as the pattern says."""
-        return [text for text in self.instructions if re.match(pattern, text)]
+        return find(self.instructions, pattern)
 
     @property
     def waves(self) -> int:
@@ -88,26 +77,8 @@ class Kernel:
         return plain and problem.store is TMA and problem.scaling is Scaling.BLOCK
 
 
-def disassemblers() -> Iterator[Path]:
-    if on_path := shutil.which("nvdisasm"):
-        yield Path(on_path)
-    for package, pattern in (("nvidia", "*/bin/nvdisasm"), ("triton", "backends/nvidia/bin/nvdisasm")):
-        spec = importlib.util.find_spec(package)
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            yield from sorted(Path(place).glob(pattern), reverse=True)
-
-
-def disassemble(tool: Path, cubin: Path) -> str | None:
-    """The listing, or None if this tool cannot read the cubin: it may be older than the compiler."""
-    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True)
-    return done.stdout if done.returncode == 0 and ENTRY in done.stdout else None
-
-
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
-    tools = list(disassemblers())
-    if not tools:
-        pytest.skip("no nvdisasm on PATH, in the package nvidia-cuda-nvdisasm or in triton")
     directory = tmp_path_factory.mktemp("sass")
     wanted = [(Problem(1, 7168, 2048), config) for config in candidate_configs(TMA)]
     # And, in a rotation of tiles and cluster shapes, the other store and a short K.
@@ -121,24 +92,12 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
         wanted += [(problem, config) for config in list(candidate_configs(store, output, scaling))[2::5]]
     with settings.scope(cache_dirs=(directory,), trusted_dirs=(), jit="compile"):
         artifacts = build_many([kernel_request(*pair) for pair in wanted])
-    cubin = directory / "kernel.cubin"
-    cubin.write_bytes(artifacts[0].cubin)
-    tool = next((tool for tool in tools if disassemble(tool, cubin)), None)
-    if tool is None:
-        pytest.skip(f"none of {', '.join(map(str, tools))} reads a cubin of NVRTC {artifacts[0].nvrtc_version}")
-
-    def read(problem: Problem, config: TileConfig, artifact: Artifact) -> Kernel:
-        label = artifact.request.label
-        cubin = directory / f"{label}.cubin"
-        cubin.write_bytes(artifact.cubin)
-        listing = disassemble(tool, cubin)
-        assert listing is not None, label
-        instructions = tuple(match[1] for match in _INSTRUCTION.finditer(listing))
-        assert len(instructions) > 300, f"{label}: the listing is not understood"
-        return Kernel(label, config, problem, instructions)
-
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(read, *zip(*wanted, strict=True), artifacts))
+    return [
+        Kernel(artifact.request.label, config, problem, instructions)
+        for (problem, config), artifact, instructions in zip(
+            wanted, artifacts, instructions_of(artifacts, directory), strict=True
+        )
+    ]
 
 
 def failing(kernels: list[Kernel], holds: Callable[[Kernel], bool]) -> list[str]:

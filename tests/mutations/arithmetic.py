@@ -107,8 +107,8 @@ MUTANTS = (
         (
             Edit(
                 _LOAD,
-                f"{_K_LOOP}                load(tile, step, state);",
-                f"{_ONE_MORE}                load(tile, {_LAST_STEP}, state);",
+                f"{_K_LOOP}                load(tile, rows, step, state);",
+                f"{_ONE_MORE}                load(tile, rows, {_LAST_STEP}, state);",
             ),
             Edit(
                 _MULTIPLY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations import arithmetic, epilogue, lifetime, pipeline, placement, scales, shares
+from tests.mutations import arithmetic, epilogue, lifetime, pipeline, placement, scales, shares, swap_ab, swap_ab_order
 from tests.mutations.mutant import Mutant
 
 MUTANTS = (
@@ -13,6 +13,8 @@ MUTANTS = (
     + placement.MUTANTS
     + pipeline.MUTANTS
     + lifetime.MUTANTS
+    + swap_ab.MUTANTS
+    + swap_ab_order.MUTANTS
 )
 GPU_MUTANTS = tuple(mutant for mutant in MUTANTS if mutant.gpu)
 

@@ -53,6 +53,7 @@ CHAOS = (
         "FP8GEMM_DEVICE void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {",
         "FP8GEMM_DEVICE void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {",
         "FP8GEMM_DEVICE void mbarrier_wait(uint64_t* barrier, uint32_t parity) {",
+        "FP8GEMM_DEVICE void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {",
         "FP8GEMM_DEVICE bool mbarrier_test(uint64_t* barrier, uint32_t parity) {",
     ),
     # And after an arrival: what a thread still does with a stage that it has given away then comes late.
@@ -60,6 +61,9 @@ CHAOS = (
     *_after(
         "ptx/tma.cuh",
         "                                uint32_t outer) {",  # of tma_load_2d
+        "                                uint32_t outer, uint64_t policy) {",
+        "uint32_t middle, uint32_t outer) {",
+        "uint32_t middle, uint32_t outer, uint64_t policy) {",
         "uint32_t outer, uint16_t mask) {",
         "FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {",
         "FP8GEMM_DEVICE void tma_store_commit() {",
@@ -67,12 +71,20 @@ CHAOS = (
         "FP8GEMM_DEVICE void fence_proxy_async() {",
     ),
     *_after("ptx/wgmma.cuh", "FP8GEMM_DEVICE void wgmma_fence() {"),
-    *_after("ptx/cluster.cuh", "FP8GEMM_DEVICE void cluster_sync() {"),
+    *_after(
+        "ptx/cluster.cuh",
+        "FP8GEMM_DEVICE void cluster_arrive() {",
+        "FP8GEMM_DEVICE void cluster_wait() {",
+        "FP8GEMM_DEVICE void cluster_sync() {",
+        "FP8GEMM_DEVICE void store_async(float* destination, uint64_t* barrier, uint32_t rank, float value) {",
+    ),
     *_after(
         "ptx/thread.cuh",
         "FP8GEMM_DEVICE void decrease_registers() {",
         "FP8GEMM_DEVICE void increase_registers() {",
         "FP8GEMM_DEVICE void named_barrier_sync(uint32_t barrier, uint32_t threads) {",
+        "FP8GEMM_DEVICE void named_barrier_arrive(uint32_t barrier, uint32_t threads) {",
         "FP8GEMM_DEVICE void wait_for_previous_grids() {",
+        "FP8GEMM_DEVICE void launch_dependents() {",
     ),
 )

@@ -20,7 +20,7 @@ _EXACT_FLOAT16 = (
 )
 _OVERFLOW_OF_FLOAT16 = (f"{_FAULTS}/values.py::test_fault_11_output_overflows_as_rounding_says[1.0-dtype1]",)
 _ORDER_OF_ADDENDS = (f"{_FAULTS}/values.py::test_fault_11_c_is_added_before_the_bias",)
-_EVERY_TILE_IN_FLOAT32 = (f"{_FAULTS}/values.py::test_fault_10_under_every_config[1d2d-float32]",)
+_EVERY_TILE_IN_FLOAT32 = (f"{_FAULTS}/values.py::test_fault_10_under_every_config[1d2d-float32-300]",)
 _GUARDS = (f"{_FAULTS}/memory.py::test_fault_02_canaries_around_the_output[1d2d-bfloat16]",)
 
 _BFLOAT16 = 'asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));'

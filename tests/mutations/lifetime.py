@@ -49,11 +49,10 @@ MUTANTS = (
         "a programmatic dependent reads its inputs without waiting for the grid that writes them",
         (Edit("ptx/thread.cuh", '    asm volatile("griddepcontrol.wait;" ::: "memory");\n', ""),),
         (
-            f"{_FAULT_15}[1d2d, 64x64, no cluster-1-our kernel-a]",
-            f"{_FAULT_15}[1d2d, 64x64, no cluster-1-our kernel-c]",
+            f"{_FAULT_15}[64x64 amid swapped-a-our kernel-1]",
+            f"{_FAULT_15}[swapped-a-our kernel-1]",
         ),
         RACE,
         chaos=True,
-        may_survive="no kernel lets its dependents begin early, so they begin when all of its CTAs have ended",
     ),
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from fp8gemm.families.dense import kernel_request
+from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 
 class Caught(Enum):
@@ -58,7 +60,7 @@ class Sample:
     """A kernel that a mutant is compiled into where there is no GPU to run it on."""
 
     problem: Problem
-    config: TileConfig
+    config: Config
 
     @property
     def request(self) -> KernelRequest:
@@ -70,6 +72,9 @@ _TILE = TileConfig(128, 64, 3, waves_in_flight=2)
 _SHARED_K = TileConfig(64, 64, 3, warpgroups_m=1, warpgroups_k=2, waves_in_flight=2)
 _PROBLEM = Problem(1, 584, 1168)
 _ODD = replace(_PROBLEM, k=2160)  # an odd number of K blocks
+# More steps than stages, with shares of K of every kind.
+_SWAPPED = SwapAbConfig(16, 32, 2, warpgroups_k=2)
+_SWAPPED_CLUSTER = SwapAbConfig(16, 32, 2, split_k=2)
 
 SAMPLES = {
     "plain": Sample(_PROBLEM, _TILE),
@@ -89,6 +94,12 @@ SAMPLES = {
     "c": Sample(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
     "bias": Sample(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
     "c_and_bias": Sample(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),
+    "swapped": Sample(_PROBLEM, _SWAPPED),
+    "swapped_cluster": Sample(_PROBLEM, _SWAPPED_CLUSTER),
+    "swapped_many_tokens": Sample(replace(_PROBLEM, k=4096), SwapAbConfig(64, 64, 3)),
+    "swapped_predicated": Sample(
+        replace(_PROBLEM, n=577, store=StoreKind.PREDICATED, c=Addend.FLOAT32, bias=Addend.BFLOAT16), _SWAPPED
+    ),
 }
 
 
@@ -128,9 +139,17 @@ class Mutant:
         return sorted({edit.header for edit in self.edits})
 
 
-STRESS = ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",)
+_STRESS = "tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right"
+STRESS, STRESS_SWAPPED = (f"{_STRESS}[dense]",), (f"{_STRESS}[swap_ab]",)
 
 
-def race(name: str, what: str, *edits: Edit, sample: str = "plain", may_survive: str = "") -> Mutant:
+def race(
+    name: str,
+    what: str,
+    *edits: Edit,
+    tests: tuple[str, ...] = STRESS,
+    sample: str = "plain",
+    may_survive: str = "",
+) -> Mutant:
     """A fault that loses a race only now and then: it runs in the chaos build, many times."""
-    return Mutant(name, what, edits, STRESS, RACE, chaos=True, sample=sample, may_survive=may_survive)
+    return Mutant(name, what, edits, tests, RACE, chaos=True, sample=sample, may_survive=may_survive)

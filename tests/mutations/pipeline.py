@@ -22,7 +22,7 @@ _LOOK_AHEAD = """\
         stage_is_full_ = ring_.is_full(state_);
 """
 _READERS = "Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);"
-_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Stages::kBytes"
+_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, rows.stage_bytes"
 _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
 # What a wave's products are made of, kept until the wave is finished.
 _FACTORS = (
@@ -161,6 +161,11 @@ _DEADLOCKS = (
         "bytes-expected-too-many",
         "a stage waits for a box of scales more than is loaded",
         Edit(_LOAD, _EXPECT, f"{_EXPECT} + Shape::kBlockM * 4"),
+    ),
+    _deadlock(
+        "missing-rows-expected",
+        "a stage waits for the rows of A past M, which nobody loads",
+        Edit(_LOAD, "- missing * Stages::kRowBytesA", "- 0 * missing"),
     ),
     _deadlock(
         "slot-never-handed-back",

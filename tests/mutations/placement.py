@@ -77,9 +77,7 @@ _BELIEFS = (
     _refused(
         "another-argument-block",
         "the kernel expects a tensor map more than the host passes",
-        Edit(
-            "kernels/dense.cuh", "        TensorMap a_map; ", "        TensorMap first_map;\n        TensorMap a_map; "
-        ),
+        Edit("kernels/params.cuh", "    TensorMap a_map; ", "    TensorMap first_map;\n    TensorMap a_map; "),
         message="the host lays out this struct byte by byte",
     ),
 )
@@ -101,6 +99,20 @@ _LOADS = (
         "operands come from one K block later than their scales",
         (Edit(_LOAD, "k = k_block * Shape::kBlockK;", "k = (k_block + 1) * Shape::kBlockK;"),),
         _EXACT,
+    ),
+    Mutant(
+        "rest-of-a-not-loaded",
+        "the rows of A after the last whole box count as past M",
+        (Edit(_LOAD, "row < m_ ? minimum(m_ - row, most) : 0", "row + most <= m_ ? most : 0"),),
+        _clustered("256x64-c2x1"),
+        sample="cluster_m",
+    ),
+    Mutant(
+        "box-of-the-rest-for-all",
+        "tiles that have all their rows are loaded by the box of the last ones",
+        (Edit(_LOAD, "in_part == kPartOfA ? &map_a_ : &map_a_tail_", "in_part == 0 ? &map_a_ : &map_a_tail_"),),
+        STRESS,
+        HANG,
     ),
     Mutant(
         "shares-land-on-each-other",

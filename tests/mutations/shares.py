@@ -52,7 +52,7 @@ _BLOCKS = (
     Mutant(
         "odd-last-k-block-twice",
         "instead of zeros the second warpgroup gets the last K block again",
-        (Edit(_LOAD, "(tile, first + share,", "(tile, minimum(first + share, Shape::kNumKBlocks - 1),"),),
+        (Edit(_LOAD, "first + share, state.stage", "minimum(first + share, Shape::kNumKBlocks - 1), state.stage"),),
         _ROWS,
         sample="shared_k_row",
     ),

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fp8gemm import cli
 from fp8gemm.benchmark import command, graph, peers, timing
-from fp8gemm.benchmark.report import Row, Shape, Table, geomeans
+from fp8gemm.benchmark.report import Row, Shape, Table
+from fp8gemm.benchmark.summary import Summary
 from fp8gemm.benchmark.sweep import Sweep
 from fp8gemm.driver import device
 
@@ -22,14 +24,6 @@ def row(m: int, n: int, ours: float | None, **others: float) -> Row:
     return Row(Shape(m, n, 128), us, config="128x128-s5")
 
 
-def test_relative_speed_is_their_time_over_ours() -> None:
-    rows = [row(1, 8, 2, fast=1, slow=8), row(1, 16, 2, slow=2), row(4, 8, None, fast=1), row(4, 16, 4, fast=4)]
-    assert rows[0].speed_relative_to("fast", "ours") == 0.5
-    assert rows[2].speed_relative_to("fast", "ours") is None
-    means = geomeans(rows, "ours", ["fast", "slow"])
-    assert means == {1: {"fast": (0.5, 1), "slow": (pytest.approx(2), 2)}, 4: {"fast": (1, 1)}}
-
-
 def test_table_lines_up_and_shows_what_is_missing() -> None:
     table = Table("ours", ["fast", "slow"])
     groups, names = table.header().splitlines()
@@ -38,6 +32,8 @@ def test_table_lines_up_and_shows_what_is_missing() -> None:
     assert bars[1] == bars[2] and bars[0] == bars[1][:2]
     cells = [cell.split() for cell in line.split("|")]
     assert cells == [["1", "8", "128"], ["2.00", "1.00", "-", "0"], ["0.500", "-"], ["128x128-s5"]]
+    twice = Table("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), {"ours": 4.0}))
+    assert twice.split("|")[1].split()[-1] == "2147", "TFLOPS of two products"
     assert Table("ours", []).line(row(1, 8, 2)).count("|") == Table("ours", []).header().splitlines()[1].count("|") == 2
 
 
@@ -54,6 +50,10 @@ def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
         Table("ours", ["peer", "odd"]),
         measure,
         {"gpu": "fake"},
+        [
+            Summary("geomean_relative_speed", "speed", "speed", {"peer": ("peer", "ours"), "odd": ("odd", "ours")}),
+            Summary("geomean_time_over_floor", "time", "time", {"floor": ("ours", "floor")}),
+        ],
         json_path=tmp_path / "new" / "out.json",
         budget_seconds=budget,
         emit=lines.append,
@@ -67,10 +67,14 @@ def test_sweep_prints_and_writes_every_row(tmp_path: Path) -> None:
     done, lines = sweep(tmp_path, None)
     assert len(done.rows) == 4 and done.left_out == []
     assert sum("odd skipped: RuntimeError: no" in line for line in lines) == 4
-    assert "M = 4: 2.000 of peer (2)" in lines
+    assert lines[-3:] == [
+        "\nspeed, geometric mean (number of shapes)",
+        *(f"M = {m}: 2.000 of peer (2)" for m in (1, 4)),
+    ]
     written = json.loads((tmp_path / "new" / "out.json").read_text())
     assert written["gpu"] == "fake" and "left_out" not in written
     assert written["geomean_relative_speed"]["1"] == {"peer": {"speed": 2.0, "shapes": 2}}
+    assert written["geomean_time_over_floor"] == {}, "no floor was timed"
     first = written["rows"][0]
     assert {key: first[key] for key in "mnk"} == {"m": 1, "n": 8, "k": 256}
     assert first["us"] == {"ours": 2.0, "peer": 4.0} and first["failed"] == {"odd": "RuntimeError: no"}
@@ -101,7 +105,7 @@ def test_arguments() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the benchmark would run")
 def test_without_a_gpu_it_says_why_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--m", "1", "--nk", "128x128"]) == 2
+    assert cli.main(["bench", "--m", "1", "--nk", "128x128"]) == 2
     assert "compute capability 9.0" in capsys.readouterr().out
 
 
@@ -187,7 +191,7 @@ def test_a_whole_run(
     path = tmp_path / "bench.json"
     arguments = ["--m", "16,128", "--nk", "128x256", "--warm-seconds", "0", "--json", str(path)]
 
-    assert command.main(arguments) == (0 if ours_works else command.EXIT_FAILED)
+    assert cli.main(["bench", *arguments]) == (0 if ours_works else command.EXIT_FAILED)
 
     output = capsys.readouterr().out
     assert "absent skipped: no_such_module cannot be imported" in output and "triton skipped" in output

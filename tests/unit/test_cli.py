@@ -90,6 +90,7 @@ def test_info_says_what_is_installed_and_in_force(capsys, cache) -> None:
         "backend": "auto",
         "num_sms": 96,
         "batch_invariant": False,
+        "pdl": True,
         "tables": [],
     }
 

@@ -20,10 +20,11 @@ import fp8gemm
 from fp8gemm import dense, dispatch, settings
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import is_mn_major
-from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
-from fp8gemm.tuning.select import config_by_m, eligible_configs, ranked_configs
+from fp8gemm.tuning.select import Config, config_by_m, eligible_configs, ranked_configs
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import NO_TABLES, Entry, Table, tile_of, write_table
 from tests import cases
 from tests.calls import Call, both, same_bits
@@ -38,10 +39,11 @@ def case() -> cases.Case:
 
 
 class Kernel:
-    """What `DenseKernel` is to its callers, computed by the reference."""
+    """What a `GemmKernel` is to its callers, computed by the reference."""
 
-    def __init__(self, problem: Problem, config: TileConfig, **options: Any) -> None:
+    def __init__(self, problem: Problem, config: Config, **options: Any) -> None:
         self.problem, self.config, self.options = problem, config, options
+        self.reads_scales_by_tma = isinstance(config, TileConfig)
         self.calls: list[dict[str, Any]] = []
 
     def __call__(self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **others: Any) -> None:
@@ -63,11 +65,11 @@ class Gpu:
         monkeypatch.setattr(dense, "device_chip", lambda index: named_chip("h200"))
         monkeypatch.setattr(dense, "build_many", lambda requests: self.built.extend(r.label for r in requests))
         monkeypatch.setattr(dispatch, "_kernels", {})
-        monkeypatch.setattr(dispatch, "DenseKernel", self.load)
+        monkeypatch.setattr(dispatch, "load_kernel", self.load)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=17))
 
-    def load(self, problem: Problem, config: TileConfig, **options: Any) -> Kernel:
+    def load(self, problem: Problem, config: Config, **options: Any) -> Kernel:
         self.kernels.append(Kernel(problem, config, **options))
         return self.kernels[-1]
 
@@ -201,3 +203,45 @@ def test_no_rows_are_launched(case: cases.Case, gpu: Gpu) -> None:
     nothing = case.a[:0], case.scales_a[:0]
     assert plan(*nothing).shape == fp8gemm.gemm(*nothing, case.b, case.scales_b).shape == (0, N)
     assert not any(kernel.calls for kernel in gpu.kernels)
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+def test_a_static_weight_and_programmatic_launch_reach_the_kernel(
+    static: bool, pdl: bool, case: cases.Case, gpu: Gpu
+) -> None:
+    """A plan's, with its own store and with another; what `gemm` multiplies may have been written just before."""
+    with settings.scope(pdl=pdl):
+        plan = fp8gemm.plan(case.b, case.scales_b, max_m=M, static_weights=static)
+        strided = torch.empty(M, 2 * N, dtype=BF16)[:, ::2]
+        for out in (None, strided):
+            assert same_bits(plan(case.a, case.scales_a, out=out), gemm_reference(*case.operands))
+        fp8gemm.gemm(*case.operands)
+    calls = [call for kernel in gpu.kernels for call in kernel.calls]
+    assert sorted(call["static_weights"] for call in calls) == sorted([static, static, False])
+    assert all(kernel.options["programmatic"] is pdl for kernel in gpu.kernels)
+
+
+def test_launches_of_either_kind_are_kernels_of_their_own(case: cases.Case, gpu: Gpu) -> None:
+    for pdl in (False, True, False):
+        with settings.scope(pdl=pdl):
+            fp8gemm.gemm(*case.operands)
+    assert [kernel.options["programmatic"] for kernel in gpu.kernels] == [False, True]
+
+
+def test_a_plan_stays_static(case: cases.Case, gpu: Gpu) -> None:
+    for static in (False, True):
+        plan = fp8gemm.plan(case.b, case.scales_b, max_m=M, static_weights=static)
+        for twin in (copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
+            assert twin.static_weights is plan.static_weights is static
+
+
+def test_scales_of_any_strides_reach_a_kernel_that_reads_them_itself(gpu: Gpu) -> None:
+    case = cases.signed(M, N, K, seed=cases.fresh_seed())
+    out = torch.empty(M, N, dtype=BF16)
+    for config, as_they_are in ((SwapAbConfig(8, 16, 2), True), (next(candidate_configs(StoreKind.TMA)), False)):
+        kernel = gpu.load(Problem(M, N, K), config)
+        scales_a = case.scales_a.contiguous()
+        dispatch.launch(kernel, case.a, scales_a, case.b, case.scales_b, out=out, c=None, bias=None)
+        passed = kernel.calls[-1]["scales_a"]
+        assert (passed is scales_a) is as_they_are and same_bits(passed, scales_a)

@@ -32,6 +32,18 @@ GOOD: dict[str, Any] = {
     "swizzle": "128B",
 }
 
+BLOCKS: dict[str, Any] = {
+    "address": ADDRESS,
+    "dtype": "uint8",
+    "columns": 7168,
+    "rows": 4096,
+    "row_stride_bytes": 8192,
+    "block_columns": 128,
+    "box_rows": 64,
+    "box_blocks": 4,
+    "swizzle": "128B",
+}
+
 
 class Driver:
     """Stands where the driver's two functions are, with their C signatures, and keeps what it is called with."""
@@ -176,3 +188,60 @@ def test_an_address_is_replaced_in_place(driver: Driver, destination: int) -> No
     driver.code = 1
     with pytest.raises(DriverError, match=hex(ADDRESS)):
         tensor_map.replace_address(destination, ADDRESS)
+
+
+def test_a_map_of_column_blocks_has_a_dimension_of_them(driver: Driver, destination: int) -> None:
+    """Each block begins so many bytes after the one before it in the same row."""
+    bindings = library.bindings()
+    tensor_map.encode_column_blocks(destination, **BLOCKS)
+    assert driver.calls == [
+        (
+            destination,
+            int(bindings.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8),
+            3,
+            ADDRESS,
+            [128, 4096, 56],
+            [8192, 128],
+            [128, 64, 4],
+            [1, 1, 1],
+            int(bindings.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(bindings.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
+            int(bindings.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(bindings.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        )
+    ]
+    in_floats = {"dtype": "float32", "block_columns": 32, "columns": 64}
+    tensor_map.encode_column_blocks(destination, **{**BLOCKS, **in_floats})
+    assert driver.calls[1][4:6] == ([32, 4096, 2], [8192, 128])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"columns": 7168 + 16}, ["whole blocks of 128 columns", "got 7184"]),
+        ({"columns": 0}, ["elements a row", "got 0"]),
+        ({"rows": 0}, ["rows", "got 0"]),
+        ({"row_stride_bytes": 8200}, ["row stride", "16", "8200"]),
+        ({"address": ADDRESS + 8}, ["device address", "16"]),
+        ({"block_columns": 24}, ["block_columns", "16 bytes", "24"]),
+        ({"block_columns": 256}, ["block_columns", "128 bytes", "256"]),
+        ({"box_rows": 257}, ["box_rows", "256", "257"]),
+        ({"box_blocks": 0}, ["box_blocks", "got 0"]),
+        ({"swizzle": "256B"}, ["swizzle", "128B", "'256B'"]),
+    ],
+)
+def test_a_map_of_column_blocks_breaks_no_rule(
+    driver: Driver, destination: int, change: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        tensor_map.encode_column_blocks(destination, **{**BLOCKS, **change})
+    for word in words:
+        assert word in str(caught.value)
+    assert driver.calls == []
+
+
+def test_column_blocks_that_the_driver_refuses_are_described(driver: Driver, destination: int) -> None:
+    driver.code = 1
+    with pytest.raises(DriverError, match=r"4096 x 7168 uint8.*box 4 blocks of 64 x 128, 128B") as caught:
+        tensor_map.encode_column_blocks(destination, **BLOCKS)
+    assert caught.value.call == "cuTensorMapEncodeTiled"

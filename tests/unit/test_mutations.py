@@ -18,8 +18,9 @@ import pytest
 from fp8gemm.errors import CompileError
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source
 from fp8gemm.jit.render import render_source
-from fp8gemm.tuning.config import violations
-from tests.gpu.test_stress import KERNELS
+from fp8gemm.tuning import config as dense
+from fp8gemm.tuning import swap_ab
+from tests.gpu.test_stress import DENSE, SWAP_AB, drawn_swap_ab
 from tests.mutations import tree
 from tests.mutations.catalogue import CONTROLS, MUTANTS, find
 from tests.mutations.mutant import REFUSED, SAMPLES, Caught, Edit, Mutant
@@ -141,8 +142,11 @@ def test_the_chaos_build_only_sleeps(sample: str, compiled: Compile) -> None:
 
 def test_stress_kernels_are_legal() -> None:
     found = {
-        (problem, config): violations(config, problem.store, problem.output, problem.scaling)
-        for problem, config in KERNELS
+        (problem, config): dense.violations(config, problem.store, problem.output, problem.scaling)
+        for problem, config in DENSE
+    }
+    found |= {
+        (problem, config): swap_ab.violations(config, problem.k) for problem, config in SWAP_AB + drawn_swap_ab(1)
     }
     assert not any(found.values()), found
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
+from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import violations
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
 from tests.scripts import load_script
@@ -171,10 +172,17 @@ def test_without_a_sanitizer_or_a_gpu_it_says_so(
     assert sanitize.main([]) == 2 and "no GPU here" in capsys.readouterr().out
 
 
-def test_the_kernels_are_all_families_outputs_and_stores_and_legal(sanitize: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def listed() -> ModuleType:
+    """What runs under the tools."""
+    return load_script("sanitize_kernels")
+
+
+def test_the_dense_kernels_are_all_outputs_and_stores_and_legal(listed: ModuleType) -> None:
     everything = {(s, o, st) for s in Scaling for o in OutputType for st in StoreKind}
-    kernels = sanitize.KERNELS
-    for chosen, wanted in ((kernels, everything), ([kernels[index] for index in sanitize.QUICK], None)):
+    kernels = listed.DENSE
+    quick = [kernels[index] for index in listed.QUICK if index < len(kernels)]
+    for chosen, wanted in ((kernels, everything), (quick, None)):
         problems = [kernel.problem for kernel in chosen]
         combined = {(problem.scaling, problem.output, problem.store) for problem in problems}
         assert wanted is None or combined == wanted
@@ -187,6 +195,26 @@ def test_the_kernels_are_all_families_outputs_and_stores_and_legal(sanitize: Mod
     for kernel in kernels:
         problem = kernel.problem
         assert not violations(kernel.config, problem.store, problem.output, problem.scaling), kernel.label
-    assert len({(kernel.label, kernel.shape) for kernel in kernels}) == len(kernels)
     # The planted fault is in scales that are read by ordinary loads.
     assert kernels[0].problem.scaling is Scaling.BLOCK
+
+
+def test_the_small_m_kernels_are_all_outputs_and_stores_and_legal(listed: ModuleType) -> None:
+    kernels = listed.KERNELS[len(listed.DENSE) :]
+    problems = [kernel.problem for kernel in kernels]
+    assert {(problem.output, problem.store) for problem in problems} == {(o, s) for o in OutputType for s in StoreKind}
+    assert {problem.c for problem in problems} == {problem.bias for problem in problems} == set(Addend)
+    assert {kernel.config.slices for kernel in kernels} == {1, 2, 4}
+    assert {kernel.config.warpgroups_k for kernel in kernels} == {1, 2}
+    for kernel in kernels:
+        k = kernel.problem.k
+        assert not swap_ab.violations(kernel.config, k), kernel.label
+    assert {kernel.problem.k % 128 == 0 for kernel in kernels} == {True, False}
+    assert any(kernel.config.steps(kernel.problem.k) > kernel.config.stages for kernel in kernels)
+    quick = [listed.KERNELS[index] for index in listed.QUICK if index >= len(listed.DENSE)]
+    assert [kernel.config.split_k > 1 for kernel in quick] == [False, True]
+
+
+def test_no_kernel_is_examined_twice(listed: ModuleType) -> None:
+    assert len({(kernel.label, kernel.shape) for kernel in listed.KERNELS}) == len(listed.KERNELS)
+    assert len(set(listed.QUICK)) == len(listed.QUICK)

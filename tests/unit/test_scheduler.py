@@ -7,9 +7,6 @@ nested loops instead of as arithmetic on an index. Both are held to the same pro
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
@@ -19,13 +16,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.headers import include_dir
+from tests.host_compiler import compile_for_host
 
 Tile = tuple[int, int]
 Walk = Callable[[int, int], list[Tile]]
 """(cluster, rank) -> the tiles of that CTA, in order."""
 
-COMPILER = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 HARNESS = Path(__file__).with_name("scheduler_host.cpp")
 
 
@@ -63,8 +59,7 @@ CONFIGS = [
 class DeviceScheduler:
     """The headers, compiled for the host."""
 
-    def __init__(self, library: Path) -> None:
-        functions = ctypes.CDLL(str(library))
+    def __init__(self, functions: ctypes.CDLL) -> None:
         self._schedule_of, self._raster = functions.schedule_of, functions.raster
         self._schedule_of.argtypes = [ctypes.c_uint32] * 6 + [ctypes.c_void_p]
         self._raster.argtypes = [ctypes.c_uint32] * 5 + [ctypes.c_void_p]
@@ -89,18 +84,9 @@ class DeviceScheduler:
 
 @pytest.fixture(scope="session")
 def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceScheduler:
-    if COMPILER is None:
-        pytest.skip("no C++ compiler (c++, g++, clang++ or $CXX) to compile the scheduler headers for the host")
-    directory = tmp_path_factory.mktemp("scheduler")
     entries = ", ".join(f"walk<Config<{', '.join(map(str, astuple(config)))}>>" for config in CONFIGS)
-    source = directory / "scheduler.cpp"
-    source.write_text(f"{HARNESS.read_text()}\nWalk* const kWalks[] = {{{entries}}};\n")
-    library = directory / "scheduler.so"
-    command = [COMPILER, "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include_dir()}"]
-    done = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    return DeviceScheduler(library)
+    source = f"{HARNESS.read_text()}\nWalk* const kWalks[] = {{{entries}}};\n"
+    return DeviceScheduler(compile_for_host(source, tmp_path_factory.mktemp("scheduler")))
 
 
 def model_order(num_m: int, num_n: int, band: int) -> Iterator[Tile]:

@@ -15,7 +15,14 @@ from fp8gemm.settings import Settings, from_environment
 
 def test_an_empty_environment_gives_the_defaults_and_no_cache() -> None:
     assert from_environment({}) == Settings(
-        cache_dirs=(), trusted_dirs=(), jit="compile", backend="auto", num_sms=None, batch_invariant=False, tables=()
+        cache_dirs=(),
+        trusted_dirs=(),
+        jit="compile",
+        backend="auto",
+        num_sms=None,
+        batch_invariant=False,
+        pdl=True,
+        tables=(),
     )
 
 
@@ -51,20 +58,24 @@ def test_every_other_variable_is_read() -> None:
             "FP8GEMM_BACKEND": "reference",
             "FP8GEMM_NUM_SMS": "100",
             "FP8GEMM_BATCH_INVARIANT": "1",
+            "FP8GEMM_PDL": "0",
             "FP8GEMM_TABLES": ":/mine.json:/theirs.json",
         }
     )
     assert found.tables == (Path("/mine.json"), Path("/theirs.json"))
     assert found.trusted_dirs == (Path("/x"), Path("/y"))
     assert (found.jit, found.backend, found.num_sms) == ("nearest", "reference", 100)
-    assert found.batch_invariant is True
+    assert found.batch_invariant is True and found.pdl is False
 
 
+@pytest.mark.parametrize("switch", ["batch_invariant", "pdl"])
 @pytest.mark.parametrize(
-    ("value", "meaning"), [("1", True), ("true", True), ("0", False), ("false", False), ("", False)]
+    ("value", "meaning"), [("1", True), ("true", True), ("0", False), ("false", False), ("", None)]
 )
-def test_a_switch_is_on_or_off(value: str, meaning: bool) -> None:
-    assert from_environment({"FP8GEMM_BATCH_INVARIANT": value}).batch_invariant is meaning
+def test_a_switch_is_on_or_off(value: str, meaning: bool | None, switch: str) -> None:
+    default = getattr(Settings(), switch)
+    found = from_environment({f"FP8GEMM_{switch.upper()}": value})
+    assert getattr(found, switch) is (default if meaning is None else meaning)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,8 @@ def test_a_switch_is_on_or_off(value: str, meaning: bool) -> None:
         ("FP8GEMM_BATCH_INVARIANT", "yes", "one of 1, true, 0, false"),
         ("FP8GEMM_BATCH_INVARIANT", "True", "one of 1, true, 0, false"),
         ("FP8GEMM_BATCH_INVARIANT", "2", "one of 1, true, 0, false"),
+        ("FP8GEMM_PDL", "no", "one of 1, true, 0, false"),
+        ("FP8GEMM_PDL", "2", "one of 1, true, 0, false"),
         ("FP8GEMM_CACHE_DIR", "~nobody-of-this-name/x", "paths that can be made absolute"),
     ],
 )
@@ -99,6 +112,8 @@ def test_a_bad_value_names_the_variable_what_is_allowed_and_what_came(variable: 
         {"jit": None},
         {"batch_invariant": 1},
         {"batch_invariant": "true"},
+        {"pdl": 0},
+        {"pdl": None},
     ],
 )
 def test_a_scope_refuses_what_the_environment_would(changes: dict[str, object]) -> None:

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from fp8gemm import settings
 from fp8gemm.tuning import table
 from fp8gemm.tuning.config import TileConfig, candidate_configs, is_for_few_rows
-from fp8gemm.tuning.hopper import CHIPS, named_chip
-from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind, counted_rows
 from fp8gemm.tuning.select import (
+    Config,
     config_by_m,
     eligible_configs,
     enumerate_configs,
@@ -62,27 +63,36 @@ def write(tmp_path: Path) -> Write:
     return new
 
 
-def slow_config(problem: Problem = PROBLEM) -> TileConfig:
+def slow_config(problem: Problem = PROBLEM) -> Config:
     """One that no model would choose."""
     return eligible_configs(problem, H200, NO_TABLES)[-1]
 
 
-def entry(problem: Problem = PROBLEM, config: TileConfig | None = None, **changes: Any) -> Entry:
-    tile = tile_of(config or slow_config(problem))
-    return replace(Entry(problem.m, problem.n, problem.k, tile, 12.5), **changes)
+def entry(problem: Problem = PROBLEM, config: Config | None = None, **changes: Any) -> Entry:
+    found = Entry(problem.m, problem.n, problem.k, tile_of(config or slow_config(problem)), 12.5)
+    kind = {"scaling": problem.scaling.value, "output_bytes": problem.output.bytes}
+    return replace(found, **{**kind, "static_weights": problem.static_weights, **changes})
 
 
 def test_every_shipped_table_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     paths = sorted(table.SHIPPED.glob("*.json"))
     assert paths
-    tiles = {scaling.value: set(map(tile_of, candidate_configs(StoreKind.TMA, scaling=scaling))) for scaling in Scaling}
     for path in paths:
         found = read_table(path)
         chip = CHIPS[path.stem]
         assert (found.chip, found.num_sms) == (chip.name, chip.num_sms)
         assert found.as_text() == path.read_text()
-        assert [one for one in found.entries if one.tile not in tiles[one.scaling]] == [], "no candidate: tune again"
+        stale = [one for one in found.entries if chosen_by_table(found, one, chip) is None]
+        assert stale == [], "nothing that the choice may fall on: tune again"
+
+
+def chosen_by_table(found: Table, one: Entry, chip: Chip) -> Config | None:
+    """What an entry makes of the problem that it is for."""
+    output = next(output for output in OutputType if output.bytes == one.output_bytes)
+    problem = Problem(counted_rows(one.m), one.n, one.k, output, scaling=Scaling(one.scaling))
+    problem = replace(problem, static_weights=one.static_weights)
+    return Tables([found]).config(problem, chip, eligible_configs(problem, chip, NO_TABLES))
 
 
 @pytest.mark.parametrize("store", StoreKind)
@@ -94,12 +104,15 @@ def test_a_tile_names_one_candidate(store: StoreKind, scaling: Scaling) -> None:
     assert tile_of(TileConfig(256, 128, 4, cluster_m=2)) == "256x128-c2x1"
 
 
-def test_an_entry_holds_for_its_step_of_m_and_no_other(write: Write) -> None:
-    slow = slow_config()
-    with settings.scope(tables=[write(entry())]):
-        assert {select(m, N, K) for m in (769, 777, 832)} == {slow}
-        for m, n, k in ((768, N, K), (833, N, K), (777, N + 64, K), (777, N, K + 128), (N, 777, K)):
-            assert select(m, n, k) == select_config(Problem(m, n, k), H200, NO_TABLES)
+@pytest.mark.parametrize(("first", "m", "last"), [(769, 777, 832), (1, 3, 8), (17, 20, 24), (97, 97, 128)])
+def test_an_entry_holds_for_its_step_of_m_and_no_other(first: int, m: int, last: int, write: Write) -> None:
+    problem = replace(PROBLEM, m=m)
+    slow = slow_config(problem)
+    with settings.scope(tables=[write(entry(problem))]):
+        assert {select(same, N, K) for same in (first, m, last)} == {slow}
+        others = [(last + 1, N, K), (m, N + 64, K), (m, N, K + 128), (N, m, K)] + [(first - 1, N, K)] * (first > 1)
+        for other in others:
+            assert select(*other) == select_config(Problem(*other), H200, NO_TABLES)
 
 
 def test_the_rest_of_the_ranking_is_the_models(write: Write) -> None:
@@ -133,6 +146,7 @@ def test_an_entry_holds_for_every_store_and_term_with_the_stages_that_fit(proble
         replace(PROBLEM, output=OutputType.FLOAT32),
         replace(PROBLEM, scaling=Scaling.ROW),
         replace(PROBLEM, batch_invariant=True),
+        replace(PROBLEM, static_weights=True),
     ],
 )
 def test_an_entry_holds_for_no_other_kind_of_product(problem: Problem, write: Write) -> None:
@@ -148,11 +162,13 @@ def test_an_entry_cannot_bring_a_config_that_the_choice_may_not_fall_on(write: W
             assert (tile_of(select(m, N, K)) == tile_of(few_rows)) == chosen
 
 
-def test_other_kinds_have_entries_of_their_own(write: Write) -> None:
-    problem = replace(PROBLEM, scaling=Scaling.ROW, output=OutputType.FLOAT32)
+@pytest.mark.parametrize(
+    "problem",
+    [replace(PROBLEM, scaling=Scaling.ROW, output=OutputType.FLOAT32), replace(PROBLEM, static_weights=True)],
+)
+def test_other_kinds_have_entries_of_their_own(problem: Problem, write: Write) -> None:
     slow = slow_config(problem)
-    path = write(entry(config=slow, scaling=problem.scaling.value, output_bytes=4))
-    with settings.scope(tables=[path]):
+    with settings.scope(tables=[write(entry(problem, slow))]):
         assert select_config(problem, H200) == slow
         assert select_config(PROBLEM, H200) == select_config(PROBLEM, H200, NO_TABLES)
 
@@ -188,7 +204,7 @@ def test_a_tile_that_is_no_candidate_is_passed_over(write: Write) -> None:
         assert select(777, N, K) == slow
 
 
-tuned = st.lists(st.tuples(st.integers(1, 2000), st.sampled_from(CANDIDATES)), max_size=12)
+tuned = st.lists(st.tuples(st.integers(1, 200) | st.integers(1, 2000), st.integers(-40, 40)), max_size=12)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
@@ -197,30 +213,38 @@ tuned = st.lists(st.tuples(st.integers(1, 2000), st.sampled_from(CANDIDATES)), m
     m=st.integers(1, 2200),
     nk=st.sampled_from([(N, K), (100, 112), (24576, 1536)]),
     chip=st.sampled_from(["h200", "h20"]),
+    static=st.booleans(),
 )
-@hypothesis.example(entries=[(64, CANDIDATES[-1])], m=1, nk=(N, K), chip="h200")
-@hypothesis.example(entries=[(129, CANDIDATES[-1])], m=128, nk=(N, K), chip="h200")
-@hypothesis.example(entries=[(2000, CANDIDATES[-1])], m=64, nk=(N, K), chip="h200")
-@hypothesis.example(entries=[(64, CANDIDATES[-1])], m=2000, nk=(N, K), chip="h200")
+@hypothesis.example(entries=[(8, 9)], m=1, nk=(N, K), chip="h200", static=False)
+@hypothesis.example(entries=[(64, 9)], m=1, nk=(N, K), chip="h200", static=True)
+@hypothesis.example(entries=[(129, -1)], m=128, nk=(N, K), chip="h200", static=False)
+@hypothesis.example(entries=[(2000, -1)], m=64, nk=(N, K), chip="h200", static=False)
+@hypothesis.example(entries=[(64, -1)], m=2000, nk=(N, K), chip="h200", static=True)
 def test_lists_of_kernels_are_exact_under_a_table(
-    entries: list[tuple[int, TileConfig]], m: int, nk: tuple[int, int], chip: str
+    entries: list[tuple[int, int]], m: int, nk: tuple[int, int], chip: str, static: bool
 ) -> None:
-    """``m`` is the largest: entries lie below and above it."""
-    by_step = {-(-rows // 64): config for rows, config in entries}
-    rows = [entry(Problem(64 * step, *nk), config) for step, config in by_step.items()]
-    force = Tables([Table(**HEADING, entries=tuple(rows))])
+    """``m`` is the largest: entries lie below and above it, and name any of a ranking."""
+
+    def problem(rows: int) -> Problem:
+        return Problem(counted_rows(rows), *nk, static_weights=static)
+
+    by_step: dict[int, Config] = {}
+    for rows, place in entries:
+        ranked = ranked_configs(problem(rows), H200, NO_TABLES)
+        by_step[counted_rows(rows)] = ranked[place % len(ranked)]
+    force = Tables([Table(**HEADING, entries=tuple(entry(problem(rows), config) for rows, config in by_step.items()))])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fp8gemm.tuning.select.tables_in_force", lambda: force)
-        chosen = [select(each, *nk, chip=chip) for each in range(1, m + 1)]
-        assert list(enumerate_configs(*nk, m, chip=chip)) == list(dict.fromkeys(chosen))
-        steps = config_by_m(Problem(m, *nk), named_chip(chip))
+        chosen = [select(each, *nk, chip=chip, static_weights=static) for each in range(1, m + 1)]
+        assert list(enumerate_configs(*nk, m, chip=chip, static_weights=static)) == list(dict.fromkeys(chosen))
+        steps = config_by_m(Problem(m, *nk, static_weights=static), named_chip(chip))
     for each, config in enumerate(chosen, start=1):
         assert config == next(config for largest, config in steps if each <= largest)
-        step = -(-each // 64)
-        if chip == "h200" and step in by_step and not why_last(Problem(64 * step, *nk), by_step[step], H200):
-            assert config == by_step[step]
+        tuned_config = by_step.get(counted_rows(each))
+        if chip == "h200" and tuned_config and not why_last(problem(each), tuned_config, H200):
+            assert config == tuned_config
         else:
-            assert config == select_config(Problem(each, *nk), named_chip(chip), NO_TABLES)
+            assert config == select_config(problem(each), named_chip(chip), NO_TABLES)
 
 
 def test_the_choice_follows_the_settings(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,10 +283,11 @@ def test_a_choice_made_before_costs_next_to_nothing(write: Write) -> None:
 
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     entries = (entry(model_us=None), entry(m=1, model_us=3.0), entry(scaling="1d1d", output_bytes=4))
+    entries += (entry(static_weights=True),)
     written = Table(**HEADING, entries=entries)
     path = tmp_path / "new" / "table.json"
     write_table(path, written)
     found = read_table(path)
     assert set(found.entries) == set(entries) and replace(found, entries=entries) == written
-    assert [len(line.split('"tile"')) for line in path.read_text().splitlines()].count(2) == 3, "a line per entry"
+    assert [len(line.split('"tile"')) for line in path.read_text().splitlines()].count(2) == 4, "a line per entry"
     assert [one.name for one in path.parent.iterdir()] == [path.name]

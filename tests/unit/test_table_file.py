@@ -39,7 +39,9 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "a tile that is no name": (document(entries=[{**ENTRY, "tile": [64, 64]}]), "expected tile to be a string"),
     "no time": (document(entries=[{**ENTRY, "us": float("nan")}]), "expected us to be a positive number, got nan"),
     "a scaling": (document(entries=[{**ENTRY, "scaling": "2d"}]), "scaling to be one of 1d2d, 1d1d, got '2d'"),
+    "a weight that is static by number": (document(entries=[{**ENTRY, "static_weights": 1}]), "true or false, got 1"),
     "one step twice": (document(entries=[ENTRY, {**ENTRY, "m": 832}]), "got entries 0 and 1 for M = 832"),
+    "a step of few rows twice": (document(entries=[{**ENTRY, "m": m} for m in (8, 9, 16)]), "entries 1 and 2 for M"),
 }
 
 

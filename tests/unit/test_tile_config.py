@@ -10,7 +10,7 @@ import pytest
 
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import (
-    FEW_ROWS_TILES,
+    CLUSTER_TILES,
     LONG_K,
     LONG_K_TILES,
     MAX_STAGES,
@@ -106,7 +106,7 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
     every = [(c.block_m, c.block_n, c.warpgroups_k, c.cluster_m, c.cluster_n) for c in candidate_configs(store)]
-    assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES]
+    assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *CLUSTER_TILES]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_size == 1
 

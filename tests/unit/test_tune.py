@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,32 @@ def test_a_table_forgets_what_no_longer_holds_and_keeps_the_rest() -> None:
 
 
 def test_several_m_of_a_step_share_the_entry_that_is_best_for_all() -> None:
-    rows = [row(65, a=2.0, b=1.0, c=1.9), row(128, a=2.0, b=3.0, c=1.5)]
+    rows = [row(97, a=2.0, b=1.0, c=1.9), row(128, a=2.0, b=3.0, c=1.5)]
     (entry,) = report.updated(EMPTY, rows).entries
     assert (entry.tile, entry.key[0], entry.us, entry.model_us) == ("64x64-c1x1", 128, 1.5, 2.0)
+    apart = report.updated(EMPTY, [row(96, a=2.0, b=1.0, c=1.9), rows[1]]).entries
+    assert [(each.tile, each.key[0]) for each in apart] == [("128x128-c1x1", 96), ("64x64-c1x1", 128)]
+
+
+def test_static_weights_have_entries_of_their_own_and_swapped_configs_their_label() -> None:
+    swapped = "swap8x16-k2-d4-c1"
+    times = Row(Shape(5, 512, 256), {A: 2.0, swapped: 1.0}, choice=A, model=A)
+    (plain,) = report.updated(EMPTY, [times]).entries
+    assert (plain.tile, plain.static_weights, plain.key[0]) == (swapped, False, 8)
+    both = report.updated(Table(**_table_heading(), entries=(plain,)), [times], static_weights=True)
+    assert both.entries == (plain, replace(plain, static_weights=True))
+    slower = Row(times.shape, {A: 1.0, swapped: 2.0}, choice=A, model=A)
+    assert report.updated(both, [slower], static_weights=True).entries == (plain,)
+
+
+def test_work_for_static_weights_is_ranked_for_them() -> None:
+    chip, ranked = named_chip("h200"), []
+    for static in (False, True):
+        problem = Problem(8, 2240, 7168, static_weights=static)
+        ranked.append([config.label for config in eligible_configs(problem, chip, NO_TABLES)])
+        work = command.plan_work(problem, chip, None)
+        assert list(work.candidates) == ranked[-1] and work.model == ranked[-1][0]
+    assert ranked[0] != ranked[1]
 
 
 def test_results_are_found_again_and_what_is_missing_is_known(tmp_path: Path) -> None:
@@ -161,6 +185,20 @@ def test_results_are_found_again_and_what_is_missing_is_known(tmp_path: Path) ->
     assert Results(HEADING, path).row(Shape(1, 2, 16), choice=B, model=B).missing([A]) == [A]
     assert merged(known, {C: 3.0}, {}, {}).failed == {}
     assert [one.name for one in path.parent.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(("own", "files"), [(True, False), (False, True), (True, None), (None, True)])
+def test_times_of_another_kind_of_launch_are_not_mixed(own: bool | None, files: bool | None, tmp_path: Path) -> None:
+    """None: a heading from before there were static weights, so that there were none."""
+
+    def heading(static: bool | None) -> dict[str, Any]:
+        return HEADING if static is None else {**HEADING, "static_weights": static}
+
+    Results(heading(files), tmp_path / "r.json").write()
+    with pytest.raises(InputError, match=r"r\.json: expected times of static_weights"):
+        Results(heading(own), tmp_path / "r.json")
+    Results(heading(files), tmp_path / "r.json")
+    Results(heading(files or None), tmp_path / "r.json")
 
 
 @pytest.mark.parametrize(

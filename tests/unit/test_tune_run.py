@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from fp8gemm.tune import ahead, command, measure
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Problem
-from fp8gemm.tuning.select import eligible_configs, ranked_configs, select
+from fp8gemm.tuning.select import Config, eligible_configs, ranked_configs, select
 from fp8gemm.tuning.table import NO_TABLES, Table, read_table, write_table
 
 SHAPE = Shape(200, 512, 256)
@@ -46,6 +47,7 @@ class Gpu:
         self.faults: dict[str, Callable[[Tensor], object]] = {}
         self.timed: list[str] = []
         self.asked: list[str] = []
+        self.static: list[bool] = []
         self.lost = False
         info = SimpleNamespace(index=0, name="NVIDIA H200", num_sms=132, l2_bytes=60 << 10, driver_version="13.0")
         monkeypatch.setattr(device, "diagnose", lambda index: Diagnosis(DeviceStatus.READY, "played"))
@@ -56,7 +58,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "current_stream", lambda name: SimpleNamespace(cuda_stream=3))
         monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
         monkeypatch.setattr(ahead, "Ahead", self.ahead)
-        monkeypatch.setattr(measure, "DenseKernel", self.kernel)
+        monkeypatch.setattr(measure, "load_kernel", self.kernel)
         monkeypatch.setattr(measure, "GraphTimer", self.timer)
 
     def synchronize(self) -> None:
@@ -67,9 +69,10 @@ class Gpu:
         self.asked += [request.label for request in requests]
         return nullcontext(SimpleNamespace(wait=lambda requests: None))
 
-    def kernel(self, problem: Problem, config: TileConfig, *, device_index: int, num_sms: int) -> Any:
-        def launch(*operands: Tensor, out: Tensor, stream: int) -> None:
+    def kernel(self, problem: Problem, config: Config, *, device_index: int, num_sms: int, programmatic: bool) -> Any:
+        def launch(*operands: Tensor, out: Tensor, stream: int, static_weights: bool) -> None:
             assert stream == 3 and num_sms == 132
+            assert static_weights is programmatic is problem.static_weights
             launch.label = config.label  # type: ignore[attr-defined]
             out.copy_(gemm_reference(*operands))
             if config.label in self.faults:
@@ -77,6 +80,7 @@ class Gpu:
 
         launch.label = config.label  # type: ignore[attr-defined]
         self.last = config.label
+        self.static.append(problem.static_weights)
         return launch
 
     def timer(self, calls: Any, plan: Any) -> Callable[[], float]:
@@ -92,6 +96,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 def tune(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    """A run for SHAPE, or for the shapes that the words name."""
     code = cli.main(["tune", "--shapes", str(SHAPE), "--json", "--measure-ms", "0.01", *words])
     return code, json.loads(capsys.readouterr().out)
 
@@ -124,6 +129,34 @@ def test_a_run_times_judges_resumes_and_fills_a_table(gpu: Gpu, tmp_path: Path, 
     assert tune(capsys, *files, "--candidates", "5")[0] == 0 and gpu.timed == []
 
 
+def test_static_weights_are_timed_as_such_and_kept_apart(gpu: Gpu, tmp_path: Path, capsys) -> None:
+    few = Problem(8, 2240, 7168)
+    plain, static = (
+        [config.label for config in eligible_configs(replace(few, static_weights=each), named_chip("h200"), NO_TABLES)]
+        for each in (False, True)
+    )
+    shape, table = ["--shapes", "8x2240x7168", "--candidates", "2"], ["--table", str(tmp_path / "t.json")]
+    gpu.us = {plain[0]: 12.0, plain[1]: 8.0}
+    assert tune(capsys, *shape, *table, "--results", str(tmp_path / "r.json"))[0] == 0
+    gpu.us = {static[0]: 12.0, static[1]: 7.0}
+    words = [*shape, *table, "--static-weights", "--results", str(tmp_path / "s.json")]
+    code, found = tune(capsys, *words)
+    assert code == 0 and found["static_weights"] is True and found["rows"][0]["best"] == static[1]
+    assert gpu.timed == [*plain[:2], *static[:2]] and gpu.static == [False, False, True, True]
+    with settings.scope(tables=[tmp_path / "t.json"]):
+        assert select(8, 2240, 7168).label == plain[1]
+        assert select(8, 2240, 7168, static_weights=True).label == static[1]
+    entries = {entry.static_weights: entry.us for entry in read_table(tmp_path / "t.json").entries}
+    assert entries == {False: 8.0, True: 7.0}
+
+    assert json.loads((tmp_path / "s.json").read_text())["static_weights"] is True
+    for given, other in (([], "s.json"), (["--static-weights"], "r.json")):
+        assert cli.main(["tune", *shape, *given, "--results", str(tmp_path / other)]) == 1
+        assert "expected times of static_weights" in capsys.readouterr().err
+    gpu.timed.clear()
+    assert tune(capsys, *words)[0] == 0 and gpu.timed == []
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -152,11 +185,11 @@ def test_a_wrong_first_kernel_does_not_condemn_the_others(gpu: Gpu, capsys) -> N
 def test_what_a_kernel_leaves_unwritten_is_noticed(gpu: Gpu, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     right = gpu.kernel
 
-    def kernel(problem: Problem, config: TileConfig, **options: Any) -> Any:
+    def kernel(problem: Problem, config: Config, **options: Any) -> Any:
         made = right(problem, config, **options)
         return (lambda *operands, **others: None) if config.label == RANKED[1] else made
 
-    monkeypatch.setattr(measure, "DenseKernel", kernel)
+    monkeypatch.setattr(measure, "load_kernel", kernel)
     code, found = tune(capsys, "--candidates", "3")
     assert code == 1 and list(found["rows"][0]["failed"]) == [RANKED[1]]
 

@@ -25,6 +25,7 @@
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/predicated_store.cuh"
 #include "fp8gemm/epilogue/tma_store.cuh"
+#include "fp8gemm/kernels/params.cuh"
 #include "fp8gemm/mainloop/add_shares.cuh"
 #include "fp8gemm/mainloop/load.cuh"
 #include "fp8gemm/mainloop/multiply.cuh"
@@ -61,24 +62,7 @@ struct Dense {
     static_assert(Shape::kWarpgroups == 2, "the register split below is for one load and two consumer warpgroups");
     static_assert(Shape::kClusterSize <= 2, "operands are multicast to at most one other CTA");
 
-    /// Filled in by the host: fp8gemm/driver/launch.py knows these offsets.
-    struct Params {
-        TensorMap a_map;         ///< (M, K) e4m3
-        TensorMap b_map;         ///< (N, K) e4m3
-        TensorMap scales_a_map;  ///< (ceil(K / 128), M) float, M contiguous
-        TensorMap scales_b_map;  ///< (ceil(K / 128), N) float, N contiguous, if B is scaled by rows
-        TensorMap d_map;         ///< (M, N), with TMA store
-        const float* scales_b;   ///< (ceil(N / 128), ceil(K / 128)), row-major, if B is scaled by blocks
-        void* d;                 ///< (M, N), with predicated store; strides in elements
-        int64_t d_stride_m;
-        int64_t d_stride_n;
-        const void* c;  ///< (M, N), if there is one
-        int64_t c_stride_m;
-        int64_t c_stride_n;
-        const void* bias;  ///< (N,), if there is one
-        uint32_t m;
-    };
-    static_assert(sizeof(Params) == 768, "the host lays out this struct byte by byte");
+    using Params = KernelParams;
 
     struct SharedStorage {
         OperandStages<Config> operands;
@@ -101,6 +85,8 @@ struct Dense {
             if (ptx::elect_one()) {
                 if (warp == 0) {
                     OperandLoader<Config>(params, shared.operands, rank).run(schedule);
+                    // All that this CTA reads is on its way, so the next kernel's weights no longer hold it up.
+                    ptx::launch_dependents();
                 } else if (warp <= Epilogue::kStoreWarps) {
                     Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
                 }
@@ -115,9 +101,7 @@ struct Dense {
 private:
     static FP8GEMM_DEVICE void set_up(const Params& params, SharedStorage& shared, uint32_t warp) {
         if (warp == 0 && ptx::elect_one()) {
-            ptx::prefetch_tensor_map(params.a_map);
-            ptx::prefetch_tensor_map(params.b_map);
-            ptx::prefetch_tensor_map(params.scales_a_map);
+            OperandLoader<Config>::prefetch_maps(params);
             shared.operands.ring.initialize(1, Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);
             shared.epilogue.initialize();
             ptx::fence_mbarrier_init();

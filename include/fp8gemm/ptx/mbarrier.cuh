@@ -61,6 +61,21 @@ FP8GEMM_DEVICE void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
         : "memory");
 }
 
+/// The same where other CTAs of the cluster wrote what the barrier counted.
+FP8GEMM_DEVICE void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "WAIT:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra DONE;\n"
+        "bra WAIT;\n"
+        "DONE:\n"
+        "}" ::"r"(shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+
 /// mbarrier.test_wait.parity: whether the phase of the given parity has completed, at once.
 FP8GEMM_DEVICE bool mbarrier_test(uint64_t* barrier, uint32_t parity) {
     uint32_t done;

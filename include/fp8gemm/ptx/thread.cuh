@@ -51,10 +51,21 @@ FP8GEMM_DEVICE void named_barrier_sync(uint32_t barrier, uint32_t threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// barrier.cta.arrive: counts this warp for a barrier at which others wait.
+FP8GEMM_DEVICE void named_barrier_arrive(uint32_t barrier, uint32_t threads) {
+    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /// griddepcontrol.wait: with programmatic dependent launch, until the grids before have completed and their writes are
 /// visible; without it, nothing.
 FP8GEMM_DEVICE void wait_for_previous_grids() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/// griddepcontrol.launch_dependents: the grid that waits for this one may start as soon as every CTA has executed this or
+/// has ended. Without programmatic dependent launch, nothing.
+FP8GEMM_DEVICE void launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 }  // namespace fp8gemm::ptx

@@ -21,7 +21,44 @@ FP8GEMM_DEVICE void tma_load_2d(void* destination, const TensorMap& map, uint64_
         : "memory");
 }
 
-/// The same with .multicast::cluster: the box lands at the same offset of every CTA whose bit is set in `mask`, and is
+/// createpolicy.fractional.L2::evict_first: for what is read once, so that it does not push out what is read again.
+FP8GEMM_DEVICE uint64_t evict_first_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/// The same with .L2::cache_hint.
+FP8GEMM_DEVICE void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
+                                uint32_t outer, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(destination)),
+        "l"(&map), "r"(shared_address(barrier)), "r"(inner), "r"(outer), "l"(policy)
+        : "memory");
+}
+
+/// cp.async.bulk.tensor.3d global -> shared of this CTA.
+FP8GEMM_DEVICE void tma_load_3d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
+                                uint32_t middle, uint32_t outer) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+            "r"(shared_address(destination)),
+        "l"(&map), "r"(shared_address(barrier)), "r"(inner), "r"(middle), "r"(outer)
+        : "memory");
+}
+
+/// The same with .L2::cache_hint.
+FP8GEMM_DEVICE void tma_load_3d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
+                                uint32_t middle, uint32_t outer, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(destination)),
+        "l"(&map), "r"(shared_address(barrier)), "r"(inner), "r"(middle), "r"(outer), "l"(policy)
+        : "memory");
+}
+
+/// The two-dimensional copy with .multicast::cluster: the box lands at the same offset of every CTA whose bit is set in `mask`, and is
 /// counted on each one's own barrier.
 FP8GEMM_DEVICE void tma_load_2d_multicast(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
                                           uint32_t outer, uint16_t mask) {
@@ -30,6 +67,15 @@ FP8GEMM_DEVICE void tma_load_2d_multicast(void* destination, const TensorMap& ma
         " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(destination)),
         "l"(&map), "r"(shared_address(barrier)), "r"(inner), "r"(outer), "h"(mask)
         : "memory");
+}
+
+/// cp.async.bulk global -> shared of this CTA, without a tensor map; `bytes` are counted on `barrier`.
+/// Both addresses and the number of bytes are multiples of 16.
+FP8GEMM_DEVICE void bulk_load(void* destination, const void* source, uint64_t* barrier, uint32_t bytes) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(destination)),
+                 "l"(source), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
 }
 
 /// cp.async.bulk.tensor.2d shared -> global; what lies outside the tensor is not written.

@@ -270,13 +270,14 @@ def test_fault_18_a_thousand_runs_are_bitwise_identical(kind, shape, device, see
     assert wrong.item() == 0, case
 
 
-def test_fault_18_under_every_config(device, seed):
+@pytest.mark.parametrize("m", [520, 77])
+def test_fault_18_under_every_config(m, device, seed):
     """Clusters, whose CTAs wait for one another, most of all."""
     for kind in (Kind(), Kind(F32, c=F32)):
-        case = cases.signed(520, 1032, 2048, seed=seed, device=device, **kind.options)
-        problem = kind.problem(520, 1032, 2048)
+        case = cases.signed(m, 1032, 2048, seed=seed, device=device, **kind.options)
+        problem = kind.problem(m, 1032, 2048)
         for kernel in kernels_of_every_config(problem, device):
-            ring = torch.full((RING, 520, 1032), math.nan, dtype=kind.output, device=device)
+            ring = torch.full((RING, m, 1032), math.nan, dtype=kind.output, device=device)
             first = launch(kernel, case, ring[0]).clone()
             case.check(first).raise_if_failed(f"{case}, {kernel.config}")
             wrong = torch.zeros((), dtype=torch.int64, device=device)

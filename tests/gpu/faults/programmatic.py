@@ -1,132 +1,48 @@
 """Programmatic dependent launch: on and off, the same bits, whoever wrote an operand and how late.
 
-A chain of kernels on one stream: one writes an operand of a product, whose output is C of a third. With programmatic
-launches each may begin while the one before is still running; nothing in between waits.
+With programmatic launches each kernel of a chain may begin while the one before is still running; nothing in between
+waits. Dense kernels let the next one begin shortly before they end, and swapped ones long before: writers of that kind
+multiply thousands of zeros after the others have begun.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.families.dense import DenseKernel
-from fp8gemm.operands import store_kind
-from fp8gemm.scales import mn_major_pitch
-from fp8gemm.tuning.problem import Scaling
+from fp8gemm.quantize import quantize_activation
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests import cases
 from tests.calls import same_bits
-from tests.cases import Case
+from tests.gpu.faults.chain import KINDS, OPERANDS, SPLIT, VARIANTS, WHOLE, Chain, K, M, N, sources_of
 from tests.gpu.faults.launching import captured
 from tests.gpu.faults.support import E4M3, F32, Kind, config_of, launch, make_kernels
 
-M, N, K = 192, 264, 512
 ROUNDS = 300
-VARIANTS = 3
-OPERANDS = ("a", "scales_a", "b", "scales_b", "c", "bias")
-KINDS = {
-    "1d2d, 64x64, no cluster": (Kind(F32, c=F32, bias=F32), "64x64-c1x1"),
-    "1d1d, 128x64, cluster of two": (Kind(F32, Scaling.ROW, c=F32, bias=F32), "128x64-c2x1"),
-}
+
+every_operand = pytest.mark.parametrize(
+    ("launched", "name"),
+    [
+        pytest.param(launched, name, id=f"{what}-{name}")
+        for what, launched in KINDS.items()
+        for name in launched.operands
+    ],
+)
 
 
-def written_as_floats(case: Case, name: str) -> tuple[Tensor, Tensor]:
-    """An operand in memory of its own, and that memory as a float32 matrix for a kernel to write."""
-    tensor: Tensor = getattr(case, name)
-    if tensor.dtype == E4M3:
-        matrix = torch.zeros(tensor.shape[0], tensor.shape[1] // 4, device=tensor.device)
-        return matrix.view(E4M3), matrix
-    if name.startswith("scales") and tensor.stride(0) == 1:
-        rows, columns = tensor.shape
-        matrix = torch.zeros(columns, mn_major_pitch(rows), device=tensor.device)
-        return matrix.t()[:rows], matrix
-    matrix = torch.zeros(tensor.numel() // tensor.shape[-1], tensor.shape[-1], device=tensor.device)
-    return matrix.view(tensor.shape), matrix
-
-
-def sources_of(matrix: Tensor, seed: int) -> list[Case]:
-    """Products, each of which is a matrix of ±1, 1.5, 2, 3 times a power of two.
-
-    As scales and terms these are exact, and as codes too: their bytes are 0, ±1.875 and ±2, and never NaN.
-    """
-    rows, columns = matrix.shape
-    made = []
-    for variant in range(VARIANTS):
-        generator = torch.Generator(matrix.device).manual_seed(seed + variant)
-        sizes = torch.tensor([1.0, 1.5, 2.0, 3.0, -1.0, -1.5, -2.0, -3.0], device=matrix.device)
-        drawn = torch.randint(0, 8, (columns, 16), generator=generator, device=matrix.device)
-        one_hot = torch.eye(16, device=matrix.device)[(7 * torch.arange(rows) + variant) % 16]
-        scale = torch.full((rows, 1), 2.0 ** (variant % 2), device=matrix.device)
-        ones = torch.ones(-(-columns // 128), 1, device=matrix.device)
-        made.append(Case("exact", seed, one_hot.to(E4M3), scale, sizes[drawn].to(E4M3), ones))
-    return made
-
-
-@dataclass
-class Chain:
-    """One writer, one product and one reader, launched with or without programmatic dependence."""
-
-    case: Case
-    matrix: Tensor
-    sources: list[Case]
-    values: list[Tensor]
-    kernels: dict[str, DenseKernel]
-
-    @classmethod
-    def build(cls, case: Case, name: str, problem_kind: tuple[Kind, str], *, programmatic: bool) -> Chain:
-        kind, tile = problem_kind
-        operand, matrix = written_as_floats(case, name)
-        sources = sources_of(matrix, case.seed)
-        writer = Kind(F32).problem(*matrix.shape, 16, store_kind(matrix))
-        product, reader = kind.problem(M, N, K), Kind(F32, c=F32).problem(M, N, 16)
-
-        tiles = ((writer, "64x64-c1x1"), (product, tile), (reader, "64x64-c1x1"))
-        wanted = [(problem, config_of(problem, tile)) for problem, tile in tiles]
-        made = make_kernels(wanted, matrix.device, programmatic=programmatic)
-        kernels = dict(zip(("writer", "product", "reader"), made, strict=True))
-        values = []
-        for source in sources:
-            launch(kernels["writer"], source, matrix)
-            source.check(matrix).raise_if_failed("writer")
-            values.append(matrix.clone())
-        return cls(replace(case, **{name: operand}), matrix, sources, values, kernels)
-
-    def run(self, written_by: str, distance: int, rounds: int) -> tuple[Tensor, Tensor]:
-        """The products of all rounds, and what their reader makes of them."""
-        device = self.matrix.device
-        outputs, read = (torch.full((rounds, M, N), math.nan, device=device) for _ in range(2))
-        other = cases.signed(M, N, 16, seed=self.case.seed, device=device, c=F32)
-        scratch = torch.empty(M, N, device=device)
-        torch.cuda.synchronize(device)
-        for i in range(rounds):
-            if i % 20 == 0:
-                # A slow producer: until it ends, all that follows is queued, and then runs without a gap.
-                torch.cuda._sleep(1_000_000)
-            if written_by == "our kernel":
-                launch(self.kernels["writer"], self.sources[i % VARIANTS], self.matrix)
-            else:
-                self.matrix.copy_(self.values[i % VARIANTS])
-            if distance == 2:
-                launch(self.kernels["reader"], other, scratch)
-            launch(self.kernels["product"], self.case, outputs[i])
-            launch(self.kernels["reader"], other, read[i], c=outputs[i])
-        torch.cuda.synchronize(device)
-        return outputs, read
-
-
-@pytest.mark.parametrize("name", OPERANDS)
-@pytest.mark.parametrize("written_by", ["our kernel", "copy_"])
-@pytest.mark.parametrize("distance", [1, 2])
-@pytest.mark.parametrize("problem_kind", KINDS.values(), ids=KINDS)
-def test_fault_15_programmatic_launch_changes_no_bit(problem_kind, distance, written_by, name, device, seed):
-    """The operand is written by the kernel before the product or by the one before that; nothing is declared static."""
-    case = cases.small_integers(M, N, K, seed=seed, device=device, **problem_kind[0].options)
-    chains = [Chain.build(case, name, problem_kind, programmatic=programmatic) for programmatic in (False, True)]
+@pytest.mark.parametrize(("written_by", "distance"), [("our kernel", 1), ("our kernel", 2), ("copy_", 1)])
+@every_operand
+def test_fault_15_programmatic_launch_changes_no_bit(launched, name, written_by, distance, device, seed):
+    """The operand is written by the kernel before the product or by the one before that; it is not declared static."""
+    case = cases.small_integers(M, N, K, seed=seed, device=device, **launched.kind.options)
+    chains = [Chain.build(case, name, launched, programmatic=programmatic) for programmatic in (False, True)]
     off, on = (chain.run(written_by, distance, ROUNDS) for chain in chains)
     # What is compared with must be right itself, and the operand must matter.
     for variant, values in enumerate(chains[0].values):
@@ -137,25 +53,104 @@ def test_fault_15_programmatic_launch_changes_no_bit(problem_kind, distance, wri
         assert same_bits(with_it, without), f"{case}, {name} by {written_by}: {what}"
 
 
-@pytest.mark.parametrize("problem_kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("name", OPERANDS)
-def test_fault_15_inside_a_graph(name, problem_kind, device, seed):
+@every_operand
+def test_fault_15_inside_a_graph(launched, name, device, seed):
     """The dependence is captured with the launches."""
-    case = cases.small_integers(M, N, K, seed=seed, device=device, **problem_kind[0].options)
-    chain = Chain.build(case, name, problem_kind, programmatic=True)
+    case = cases.small_integers(M, N, K, seed=seed, device=device, **launched.kind.options)
+    chain = Chain.build(case, name, launched, programmatic=True)
     expected = chain.run("our kernel", 1, VARIANTS)[0]
     outputs = torch.full((VARIANTS, M, N), math.nan, device=device)
 
     def chained() -> None:
         for source, out in zip(chain.sources, outputs, strict=True):
             launch(chain.kernels["writer"], source, chain.matrix)
-            launch(chain.kernels["product"], chain.case, out)
+            chain.multiply(out)
 
     graph = captured(chained, device)
     for replay in range(100):
         outputs.fill_(math.nan)
         graph.replay()
         assert same_bits(outputs, expected), f"{case}, {name}, replay {replay}"
+
+
+@pytest.mark.parametrize("static_weights", [False, True])
+@pytest.mark.parametrize("m", [1, 16, 64])
+def test_fault_15_plans_that_follow_each_other(m, static_weights, device, seed):
+    """Four products of the same activations, each added to by the next, and new activations made of their sum; eager
+    and in a graph: the same bits as with nothing else on the GPU."""
+    width = 1024
+    weights = [cases.signed(1, width, width, seed=seed + i, device=device) for i in range(4)]
+    plans = [
+        fp8gemm.plan(
+            weight.b,
+            weight.scales_b,
+            max_m=m,
+            out_dtype=F32,
+            c_dtype=F32 if i else None,
+            static_weights=static_weights,
+        )
+        for i, weight in enumerate(weights)
+    ]
+
+    def layers(x: Tensor, pause: Callable[[], None]) -> Tensor:
+        for _ in range(3):
+            codes, scales = quantize_activation(x)
+            total: Tensor | None = None
+            for plan in plans:
+                total = plan(codes, scales, c=total)
+                pause()
+            x = total / width
+        return x
+
+    def nothing() -> None:
+        pass
+
+    inputs = [torch.randn(m, width, generator=generator_of(seed + i, device), device=device) for i in range(3)]
+    expected = [layers(x, torch.cuda.synchronize) for x in inputs]
+    for x, alone in zip(inputs, expected, strict=True):
+        assert alone.isfinite().all() and same_bits(layers(x, nothing), alone), f"M = {m}, seed {seed}"
+    x, out = inputs[0].clone(), torch.empty_like(inputs[0])
+    graph = captured(lambda: out.copy_(layers(x, nothing)), device)
+    for replay in range(60):
+        x.copy_(inputs[replay % 3])
+        out.fill_(math.nan)
+        graph.replay()
+        assert same_bits(out, expected[replay % 3]), f"M = {m}, seed {seed}, replay {replay}"
+
+
+def generator_of(seed: int, device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+@pytest.mark.parametrize("kinds", ["dss", "sds", "ssd", "sss"])
+def test_fault_15_activations_from_the_product_ahead(kinds, device, seed):
+    """Kernels of either family, dense and swapped, in turn: the first writes codes, which the second multiplies; its
+    output is scales and C of the third."""
+    m, n, k = 40, 264, 512
+    outputs = []
+    for programmatic in (False, True):
+        first, second, third = (cases.signed(m, n, k, seed=seed + i, device=device) for i in range(3))
+        matrix = torch.zeros(m, k // 4, device=device)
+        sources = sources_of(matrix, 8192, seed)
+        problems = [Kind(F32).problem(m, k // 4, 8192), Kind(F32).problem(m, n, k), Kind(F32, c=F32).problem(m, n, k)]
+        tiles = [{"d": "64x64-c1x1", "s": config} for config in (SwapAbConfig(64, 64, 2), WHOLE, SPLIT)]
+        wanted = [(each, config_of(each, tile[kind])) for each, tile, kind in zip(problems, tiles, kinds, strict=True)]
+        writer, middle, last = make_kernels(wanted, device, programmatic=programmatic)
+        sums, out = (torch.full((ROUNDS, m, n), math.nan, device=device) for _ in range(2))
+        torch.cuda.synchronize(device)
+        for i in range(ROUNDS):
+            if i % 20 == 0:
+                torch.cuda._sleep(1_000_000)
+            launch(writer, sources[i % VARIANTS], matrix)
+            launch(middle, replace(second, a=matrix.view(E4M3)), sums[i], static_weights=True)
+            # Scales that a dense kernel can read by TMA too: four columns of the sums, as they lie.
+            scales = sums[i].view(-1)[: 4 * m].view(4, m).t()
+            launch(last, replace(third, a=first.a, scales_a=scales), out[i], c=sums[i], static_weights=True)
+        torch.cuda.synchronize(device)
+        outputs.append((sums, out))
+    (sums, out), (sums_on, out_on) = outputs
+    assert out.isfinite().all() and not same_bits(out[0], out[1])
+    assert same_bits(sums_on, sums) and same_bits(out_on, out), f"{kinds}, seed {seed}"
 
 
 @pytest.mark.parametrize("name", OPERANDS)

@@ -15,13 +15,16 @@ from torch import Tensor
 import fp8gemm
 from fp8gemm import operands
 from fp8gemm.dense import device_chip
-from fp8gemm.families.dense import DenseKernel, kernel_request
+from fp8gemm.families.catalogue import kernel_request, load_kernel
+from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.build import build_many
 from fp8gemm.scales import mn_major_pitch, to_mn_major
 from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
-from fp8gemm.tuning.select import select_config
+from fp8gemm.tuning.select import Config, select_config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests.cases import Case
+from tests.swap_ab import MANY_ROWS, SPREAD
 
 BF16, F16, F32, E4M3 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 GUARD = 4096
@@ -98,31 +101,35 @@ def build_chosen(problems: Iterable[Problem], device: torch.device) -> None:
 
 
 def configs_of(problem: Problem) -> list[TileConfig]:
-    """Every config that a problem's kernel may have."""
+    """Every dense config that a problem's kernel may have."""
     return list(candidate_configs(problem.store, problem.output, problem.scaling))
 
 
-def config_of(problem: Problem, tile: str) -> TileConfig:
+def config_of(problem: Problem, tile: str | SwapAbConfig) -> Config:
     """The config of any tile and cluster for a problem's kernel, a candidate or not; named as in a tuned table."""
+    if isinstance(tile, SwapAbConfig):
+        return tile
     found = re.fullmatch(r"(\d+)x(\d+)(?:-k(\d))?-c(\d)x(\d)", tile).groups(default="1")
     config = deepest_config(Tile(*map(int, found)), problem.store, problem.output, problem.scaling)
     assert config is not None, f"{tile}: no legal config"
     return config
 
 
-def make_kernels(
-    wanted: Iterable[tuple[Problem, TileConfig]], device: torch.device, **options: Any
-) -> list[DenseKernel]:
+def make_kernels(wanted: Iterable[tuple[Problem, Config]], device: torch.device, **options: Any) -> list[GemmKernel]:
     """Kernels under these very configs, compiled on all processors; 132 SMs unless the options say otherwise."""
     pairs = list(wanted)
     build_many(list(dict.fromkeys(kernel_request(problem, config) for problem, config in pairs)))
     options = {"num_sms": 132, **options}
-    return [DenseKernel(problem, config, device_index=device.index, **options) for problem, config in pairs]
+    return [load_kernel(problem, config, device_index=device.index, **options) for problem, config in pairs]
 
 
-def kernels_of_every_config(problem: Problem, device: torch.device, **options: Any) -> list[DenseKernel]:
-    """The problem's kernel under each config that it may have; options are those of `make_kernels`."""
-    return make_kernels([(problem, config) for config in configs_of(problem)], device, **options)
+def kernels_of_every_config(problem: Problem, device: torch.device, **options: Any) -> list[GemmKernel]:
+    """The problem's kernel under each config that it may have; options are those of `make_kernels`.
+
+    Of few rows, and with B scaled by blocks, these are a spread of swapped ones too.
+    """
+    swapped = SPREAD if problem.m <= MANY_ROWS and problem.scaling is Scaling.BLOCK else ()
+    return make_kernels([(problem, config) for config in (*configs_of(problem), *swapped)], device, **options)
 
 
 def nans(problem: Problem, device: torch.device) -> Tensor:
@@ -131,12 +138,14 @@ def nans(problem: Problem, device: torch.device) -> Tensor:
     return torch.full((problem.m, problem.n), math.nan, dtype=dtype, device=device)
 
 
-def launch(kernel: DenseKernel, case: Case, out: Tensor, *, c: Tensor | None = None) -> Tensor:
+def launch(
+    kernel: GemmKernel, case: Case, out: Tensor, *, c: Tensor | None = None, static_weights: bool = False
+) -> Tensor:
     """Launch a kernel on the current stream; `c` instead of the case's where the output is C."""
     terms = case.epilogue if c is None else {**case.epilogue, "c": c}
     scales_b = to_mn_major(case.scales_b) if kernel.problem.scaling is Scaling.ROW else case.scales_b
     stream = torch.cuda.current_stream(out.device).cuda_stream
-    kernel(case.a, case.scales_a, case.b, scales_b, out=out, stream=stream, **terms)
+    kernel(case.a, case.scales_a, case.b, scales_b, out=out, stream=stream, static_weights=static_weights, **terms)
     return out
 
 

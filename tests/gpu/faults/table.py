@@ -67,7 +67,7 @@ FAULTS = (
         ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",),
         limit_s=600,
     ),
-    Fault(15, "programmatic dependent launch", ("programmatic.py",)),
+    Fault(15, "programmatic dependent launch", ("programmatic.py",), limit_s=200),
     Fault(16, "CUDA graphs: 1000 replays, two at once", ("launching.py",)),
     Fault(17, "8 streams, 8 threads with 10^4 calls each, 2 devices", ("launching.py",), limit_s=200),
     Fault(18, "1000 runs of one input", ("launching.py",)),

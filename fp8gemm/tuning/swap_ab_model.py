@@ -1,0 +1,116 @@
+"""What a swap-AB config is predicted to cost: how fast the weight streams, and what a tile's end and the launch add.
+
+Without programmatic dependent launch a kernel begins when the one ahead of it has ended: launch, then the slowest of
+device memory, L2, the latency of a ring that does not hold all of a CTA's K, and the tensor work; then the sums of
+the shares and the output.
+
+With it, and a static weight, kernels follow each other as a pipeline does. What then counts is how long after the end
+of one the next can end: its chain of tokens, products, sums and output, less what its ring could fetch meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.model import cost_term, norm
+from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.swap_ab import SwapAbConfig, busiest_sm, resident_ctas, tiles_of
+
+_CLOCK_MHZ = 1755.0
+_FREE_KB_IN_FLIGHT = 100.0
+
+
+@dataclass(frozen=True)
+class SwapAbConstants:
+    """What the formulas leave open, as fitted to 3094 times of seven N x K at M from 8 to 128 (H200, 2026-11-22)."""
+
+    launch_us: float = 1.87
+    cluster_us: float = 1.22
+    dram_share: float = 1.061  # of the chip's rate: reads alone are faster than a copy
+    l2_bytes_per_us: float = 2.35e5  # into an SM
+    ring_latency_us: float = 0.801  # from asking for a stage to its next use
+    step_cycles: float = 63.6  # a stage of a warpgroup, shared by the warpgroups of an SM
+    column_cycles: float = 0.09  # the same, of each column of a wave
+    shared_cycles_per_kb: float = 7.86  # operands of WGMMA
+    token_us: float = 0.0002  # loading one token of one K block
+    crowded_token_share: float = 5.0  # the same, more for each 64 tokens of a tile
+    tail_us: float = 0.369  # adding up shares, output
+    share_us: float = 0.002  # the same, of a sum of a thread
+    crowd_us_per_kb: float = 0.00549  # in flight on an SM beyond 100 KB
+    exponent: float = 2.43  # how well the streams hide each other
+    alone_us: float = 2.06  # with a static weight, where the next kernel finds no room beside this one
+    handover_us: float = 1.83  # with a static weight, from the end of a kernel to the next one's products
+    handover_sm_share: float = 0.273  # of the tensor work, that is behind it
+    handover_tail_share: float = 0.476  # of the sums and output
+    beside_share: float = 0.379  # of what the ring can fetch meanwhile, lost where the next kernel is there already
+
+
+DEFAULT = SwapAbConstants()
+
+
+@dataclass(frozen=True)
+class SwapAbCost:
+    """Predicted time of one config, by term, in the order of the derivation."""
+
+    tiles: int = cost_term("CTAs and SMs", "tiles", "ceil(M / block_m) * ceil(N / block_n)")  # type: ignore[assignment]
+    resident_ctas: int = cost_term("CTAs and SMs", "CTAs", "that an SM holds, by shared memory and threads")  # type: ignore[assignment]
+    busiest_sm: int = cost_term("CTAs and SMs", "CTAs", "of the SM that has most; a cluster lies in one GPC")  # type: ignore[assignment]
+    steps: int = cost_term("a CTA", "stages", "K blocks / (blocks of a stage * split_k)")  # type: ignore[assignment]
+    step_cycles: float = cost_term("a CTA", "cycles", "max(operands read by WGMMA, latency / warpgroups of an SM)")
+    dram_us: float = cost_term("time", "us", "(weight + output) / DRAM rate", part=True)
+    l2_us: float = cost_term("time", "us", "busiest_sm * bytes of a CTA / L2 rate of an SM", part=True)
+    ring_us: float = cost_term(
+        "time", "us", "the same at bytes in flight / latency, if the ring is filled again", part=True
+    )
+    sm_us: float = cost_term("time", "us", "busiest_sm * steps * step_cycles / clock", part=True)
+    tokens_us: float = cost_term("time", "us", "tokens * K blocks of the busiest SM", part=True)
+    sums_us: float = cost_term("time", "us", "sums of the shares and output; of a cluster more", part=True)
+    crowd_us: float = cost_term("time", "us", "more than 100 KB in flight on an SM", part=True)
+    launch_us: float = cost_term("time", "us", "launch, or with a static weight what is not hidden of it", part=True)
+    total_us: float = cost_term("time", "us", "launch_us + norm(dram, l2, ring, sm) + tokens_us + sums_us + crowd_us")
+
+
+def predict_swap_ab(
+    problem: Problem, config: SwapAbConfig, chip: Chip, constants: SwapAbConstants = DEFAULT
+) -> SwapAbCost:
+    """Predicted cost of a problem under a legal config."""
+    tiles = tiles_of(config, problem.m, problem.n)
+    steps = config.steps(problem.k)
+    resident = resident_ctas(config, problem.k)
+    busiest = busiest_sm(config, tiles, chip.num_sms)
+    held = min(config.stages, steps)
+    at_once = min(resident, busiest)
+
+    step = config.warpgroups_k * max(
+        (64 + config.wave_cols) * 0.128 * constants.shared_cycles_per_kb,
+        (constants.step_cycles + constants.column_cycles * config.wave_cols) / min(at_once * config.warpgroups_k, 4),
+    )
+    bytes_of_sm = busiest * steps * config.stage_bytes
+    dram = (problem.n * problem.k + problem.m * problem.n * problem.output.bytes) / (
+        chip.dram_bytes_per_us * constants.dram_share
+    )
+    l2 = bytes_of_sm / constants.l2_bytes_per_us
+    in_flight = at_once * held * config.stage_bytes
+    ring = bytes_of_sm * constants.ring_latency_us / in_flight if steps > held else 0.0
+    sm = busiest * steps * step / _CLOCK_MHZ
+    stream = norm(constants.exponent, dram, l2, ring, sm)
+    sums_of_thread = config.blocks_per_stage * config.block_m * config.block_n / (128 * config.warpgroups_k)
+    sums = constants.tail_us + constants.share_us * sums_of_thread * busiest
+    if config.split_k > 1:
+        sums += constants.cluster_us
+    tokens = constants.token_us * min(problem.m, config.block_m) * busiest * steps * config.blocks_per_stage
+    tokens *= 1 + constants.crowded_token_share * config.block_m / 64
+    crowd = constants.crowd_us_per_kb * max(in_flight / 1024 - _FREE_KB_IN_FLIGHT, 0.0)
+    launch = constants.launch_us
+    if problem.static_weights:
+        ctas = tiles * config.split_k
+        beside = min(max(chip.num_sms * resident - ctas, 0) / ctas, 1.0)
+        ahead = held / steps
+        window = ahead * dram * (1 - (constants.beside_share * beside if held < steps else 0.0))
+        chain = constants.handover_us + constants.handover_sm_share * sm + constants.handover_tail_share * sums
+        launch = constants.alone_us * (1 - beside) + max(chain - window, 0.0)
+        launch = max(launch, chain + (1 - ahead) * dram - stream - tokens)
+        sums = crowd = 0.0
+    total = launch + stream + tokens + sums + crowd
+    return SwapAbCost(tiles, resident, busiest, steps, step, dram, l2, ring, sm, tokens, sums, crowd, launch, total)

@@ -1,0 +1,132 @@
+// The consumer of the swapped orientation: a warpgroup that multiplies its K blocks of each stage and promotes the results.
+//
+// Of what a WGMMA computes a warp's rows are one slice; it promotes all columns as if they were that slice's, and
+// whoever takes the sums takes the columns of the slice (see swap_ab_shape.cuh).
+//
+// Two waves are in flight inside a chunk of stages; none crosses the back edge of the loop of chunks.
+#pragma once
+
+#include "fp8gemm/mainloop/scale_products.cuh"
+#include "fp8gemm/mainloop/swap_ab_stage.cuh"
+#include "fp8gemm/ptx/thread.cuh"
+#include "fp8gemm/ptx/wgmma.cuh"
+
+namespace fp8gemm {
+
+/// The largest divisor of `steps` from 4 to 8, or 8 if there is none, so that most kernels have no code for a rest.
+FP8GEMM_HOST_DEVICE constexpr uint32_t chunk_of(uint32_t steps) {
+    for (uint32_t chunk = 8; chunk >= 4; --chunk) {
+        if (steps % chunk == 0) {
+            return chunk;
+        }
+    }
+    return minimum(8u, steps);
+}
+
+template <class Config>
+class SwapAbMultiplier {
+    using Shape = SwapAbShape<Config>;
+    using Stages = SwapAbStages<Config>;
+    using Ring = BarrierRing<Config::kStages>;
+    using Wgmma = ptx::Wgmma<Shape::kWaveCols>;
+    using ScalesOfBlock = typename ScaleProducts<Config>::OfBlock;
+    static constexpr uint32_t kChunk = chunk_of(Shape::kSteps);
+    static constexpr uint32_t kInFlight = 2;
+    static constexpr uint32_t kTokenGroups = Shape::kTokens / 8;
+
+    /// A wave that has been started.
+    struct Flight {
+        float block_sums[Shape::kWaveRegisters];
+        float products[kTokenGroups][2];
+        uint32_t stage;
+    };
+
+    Stages& stages_;
+    const ScalesOfBlock (&scales_)[Shape::kBlocksOfCta];
+    uint32_t block_;  ///< of a stage that is this warp's
+    uint32_t descriptor_a_;
+    uint32_t descriptor_b_;
+    typename Ring::State state_ = Ring::State::for_reader();
+
+public:
+    using Sums = float[Shape::kWaveRegisters];
+
+    FP8GEMM_DEVICE SwapAbMultiplier(Stages& stages, const ScalesOfBlock (&scales)[Shape::kBlocksOfCta], uint32_t warp)
+        : stages_(stages), scales_(scales) {
+        const uint32_t warpgroup = warp / kWarpsPerWarpgroup;
+        block_ = warp / Shape::kWarpsPerBlock;
+        descriptor_a_ = descriptor_address(stages.weights[0]) +
+                        descriptor_offset(warpgroup * Shape::kSlices * Stages::kWeightBlockBytes);
+        descriptor_b_ = descriptor_address(stages.tokens[0]) +
+                        descriptor_offset(warpgroup * Shape::kSlices * Stages::kTokenBlockBytes);
+    }
+
+    FP8GEMM_DEVICE void run(Sums& sums) {
+#pragma unroll
+        for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {
+            sums[i] = 0.0f;
+        }
+        constexpr uint32_t kRest = Shape::kSteps % kChunk;
+#pragma unroll 1
+        for (uint32_t step = 0; step < Shape::kSteps - kRest; step += kChunk) {
+            multiply_chunk<kChunk>(step, sums);
+        }
+        multiply_chunk<kRest>(Shape::kSteps - kRest, sums);
+    }
+
+private:
+    template <uint32_t kLength>
+    FP8GEMM_DEVICE void multiply_chunk(uint32_t first_step, Sums& sums) {
+        if constexpr (kLength > 0) {
+            Flight flights[kInFlight];
+#pragma unroll
+            for (uint32_t i = 0; i < kLength; ++i) {
+                start(first_step + i, flights[i % kInFlight]);
+                if (i != 0) {
+                    finish<1>(flights[(i - 1) % kInFlight], sums);
+                }
+            }
+            finish<0>(flights[(kLength - 1) % kInFlight], sums);
+        }
+    }
+
+    FP8GEMM_DEVICE void start(uint32_t step, Flight& flight) {
+        stages_.ring.wait_full(state_);
+        flight.stage = state_.stage;
+        ptx::wgmma_fence();
+        Wgmma::multiply(flight.block_sums,
+                        block_descriptors(descriptor_a_ + descriptor_offset(flight.stage * Stages::kWeightBytes)),
+                        block_descriptors(descriptor_b_ + descriptor_offset(flight.stage * Stages::kTokenBytes)));
+        ptx::wgmma_commit();
+        const float* products = scales_[step * Shape::kBlocksPerStage + block_] + ptx::lane_index() % 4 * 2;
+#pragma unroll
+        for (uint32_t group = 0; group < kTokenGroups; ++group) {
+            const float2 pair = *reinterpret_cast<const float2*>(products + group * 8);
+            flight.products[group][0] = pair.x;
+            flight.products[group][1] = pair.y;
+        }
+        state_.advance();
+    }
+
+    template <uint32_t kLater>
+    FP8GEMM_DEVICE void finish(Flight& flight, Sums& sums) {
+        ptx::wgmma_wait<kLater>();
+        release(flight.stage);
+#pragma unroll
+        for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {
+            ptx::fma_in_order(flight.products[i / 4 % kTokenGroups][i % 2], flight.block_sums[i], sums[i]);
+        }
+    }
+
+    /// A stage that is filled once need not be handed back.
+    FP8GEMM_DEVICE void release(uint32_t stage) {
+        if constexpr (Shape::kSteps > Config::kStages) {
+            __syncwarp();
+            if (ptx::lane_index() == 0) {
+                ptx::mbarrier_arrive(&stages_.ring.empty[stage]);
+            }
+        }
+    }
+};
+
+}  // namespace fp8gemm

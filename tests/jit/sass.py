@@ -1,0 +1,70 @@
+"""The instructions of compiled kernels.
+
+A disassembler is needed: ``nvdisasm`` on PATH, from the package nvidia-cuda-nvdisasm, or as Triton brings it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.jit.render import ENTRY
+
+Instructions = tuple[str, ...]
+"""Opcode first, in the order of the listing."""
+
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;")
+
+
+def disassemblers() -> Iterator[Path]:
+    if on_path := shutil.which("nvdisasm"):
+        yield Path(on_path)
+    for package, pattern in (("nvidia", "*/bin/nvdisasm"), ("triton", "backends/nvidia/bin/nvdisasm")):
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or ()) if spec else ():
+            yield from sorted(Path(place).glob(pattern), reverse=True)
+
+
+def disassemble(tool: Path, cubin: Path) -> str | None:
+    """The listing, or None if this tool cannot read the cubin: it may be older than the compiler."""
+    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 and ENTRY in done.stdout else None
+
+
+def instructions_of(artifacts: Sequence[Artifact], directory: Path) -> list[Instructions]:
+    """Those of each kernel; the test is skipped if nothing here can disassemble them."""
+    tools = list(disassemblers())
+    if not tools:
+        pytest.skip("no nvdisasm on PATH, in the package nvidia-cuda-nvdisasm or in triton")
+    cubin = directory / "kernel.cubin"
+    cubin.write_bytes(artifacts[0].cubin)
+    tool = next((tool for tool in tools if disassemble(tool, cubin)), None)
+    if tool is None:
+        pytest.skip(f"none of {', '.join(map(str, tools))} reads a cubin of NVRTC {artifacts[0].nvrtc_version}")
+
+    def read(artifact: Artifact) -> Instructions:
+        label = artifact.request.label
+        cubin = directory / f"{label}.cubin"
+        cubin.write_bytes(artifact.cubin)
+        listing = disassemble(tool, cubin)
+        assert listing is not None, label
+        instructions = tuple(match[1] for match in _INSTRUCTION.finditer(listing))
+        assert len(instructions) > 300, f"{label}: the listing is not understood"
+        return instructions
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(read, artifacts))
+
+
+def find(instructions: Instructions, pattern: str) -> list[str]:
+    """The instructions whose opcode starts as the pattern says."""
+    return [text for text in instructions if re.match(pattern, text)]

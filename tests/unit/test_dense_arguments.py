@@ -1,0 +1,78 @@
+"""What a dense kernel is launched with: the boxes of A that its argument block describes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fp8gemm.driver.launch import ArgumentBlock
+from fp8gemm.families import dense, kernel
+from fp8gemm.families.dense import DenseKernel
+from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.problem import Problem, StoreKind
+from tests import cases
+
+N, K = 136, 272
+CONFIGS = list(candidate_configs(StoreKind.TMA))
+
+
+class Driver:
+    """Stands where the GPU and its driver are, and keeps the maps that are encoded and the blocks that are launched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.maps: list[dict[str, Any]] = []
+        self.blocks: list[ArgumentBlock] = []
+        loaded = SimpleNamespace(function=0)
+        monkeypatch.setattr(kernel, "load", lambda *arguments, **options: loaded)
+        monkeypatch.setattr(kernel, "LaunchConfig", SimpleNamespace)
+        monkeypatch.setattr(kernel, "ensure_context", lambda index: None)
+        monkeypatch.setattr(kernel, "max_active_clusters", lambda config: 132)
+        monkeypatch.setattr(kernel, "launch", lambda config, block, stream, grid: self.blocks.append(block))
+        for module in (kernel, dense):
+            monkeypatch.setattr(module, "encode_2d", self.encode)
+
+    def encode(self, destination: int, **options: Any) -> None:
+        self.maps.append({"destination": destination, **options})
+
+    def at(self, place: str) -> list[dict[str, Any]]:
+        """The maps that were encoded at a place of the last block."""
+        address = getattr(self.blocks[-1], place)
+        return [each for each in self.maps if each["destination"] == address]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
+
+
+def call(dense_kernel: DenseKernel, m: int) -> None:
+    case = cases.signed(m, N, K, seed=0)
+    out = torch.empty(m, N, dtype=torch.bfloat16)
+    dense_kernel(case.a, case.scales_a, case.b, case.scales_b, out=out, stream=0)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
+def test_rows_that_whole_boxes_leave_over_have_a_map_of_their_own(config: TileConfig, driver: Driver) -> None:
+    box = config.block_m // config.cluster_n
+    for m in (1, 7, box - 1, box, box + 1, 3 * box - 8, 3 * box, 3 * box + 63):
+        driver.maps.clear()
+        call(DenseKernel(Problem(m, N, K), config, device_index=0, num_sms=132), m)
+        (whole,) = driver.at("tensor_map_a")
+        assert (whole["outer"], whole["box_outer"]) == (m, box)
+        tails = driver.at("tensor_map_a_tail")
+        assert [tail["box_outer"] for tail in tails] == ([m % box] if m % box else [])
+        for tail in tails:
+            same = {"destination": tail["destination"], "box_outer": tail["box_outer"]}
+            assert tail == {**whole, **same}
+
+
+def test_the_map_of_the_rest_is_cached_with_the_block(driver: Driver) -> None:
+    case = cases.signed(100, N, K, seed=0)
+    dense_kernel = DenseKernel(Problem(100, N, K), CONFIGS[0], device_index=0, num_sms=132)
+    out = torch.empty(100, N, dtype=torch.bfloat16)
+    for _ in range(3):
+        dense_kernel(case.a, case.scales_a, case.b, case.scales_b, out=out, stream=0)
+    assert len(driver.at("tensor_map_a_tail")) == 1 and len(set(driver.blocks)) == 1

@@ -1,0 +1,100 @@
+"""The policy ``nearest``: which kernel serves a product whose own is not ready. Choices are real, kernels are names."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fp8gemm import dispatch, settings
+from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.hopper import named_chip
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling
+from fp8gemm.tuning.select import Config, ranked_configs, select
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+
+H200 = named_chip("h200")
+N, K = 2112, 7168
+OF_FEW, OF_MORE, OF_MANY = (select(m, N, K) for m in (3, 20, 4000))
+
+
+class Machine:
+    """One where some kernels are ready, and some of these loaded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ready: list[Config] = []
+        self.loaded: list[Config] = []
+        self.capturing = False
+        self.problem = Problem(1, N, K)
+        monkeypatch.setattr(dispatch, "_kernels", {})
+        monkeypatch.setattr(dispatch, "load_kernel", lambda problem, config, **others: SimpleNamespace(config=config))
+        monkeypatch.setattr(dispatch, "is_ready", lambda request: self.has(request, self.ready))
+        monkeypatch.setattr(dispatch, "is_loaded", lambda request, index: self.has(request, self.loaded))
+        monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+
+    def has(self, request: Any, configs: list[Config]) -> bool:
+        return request in [kernel_request(self.problem, config) for config in configs]
+
+    def taken(self, m: int, **kind: Any) -> Config:
+        """The config of the kernel for M rows."""
+        self.problem = replace(Problem(m, N, K), **kind)
+        with settings.scope(jit="nearest"):
+            return dispatch.kernel_for(self.problem, H200, 0).config
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def test_the_configs_of_these_tests_tell_something_apart() -> None:
+    assert isinstance(OF_FEW, SwapAbConfig) and isinstance(OF_MORE, SwapAbConfig) and isinstance(OF_MANY, TileConfig)
+    assert OF_MORE not in ranked_configs(Problem(3, N, K), H200)
+    assert not {OF_FEW, OF_MORE} & set(ranked_configs(Problem(4000, N, K), H200))
+
+
+@pytest.mark.parametrize("ready", [OF_FEW, OF_MORE, OF_MANY], ids=lambda config: config.label)
+@pytest.mark.parametrize("m", [1, 8, 33, 100, 128, 200, 4000])
+@pytest.mark.parametrize("static", [False, True])
+def test_the_only_kernel_that_is_ready_serves_every_m(machine: Machine, ready: Config, m: int, static: bool) -> None:
+    machine.ready = [ready]
+    assert machine.taken(m, static_weights=static) == ready
+
+
+def test_the_own_candidates_of_an_m_come_first(machine: Machine) -> None:
+    of_few = ranked_configs(Problem(3, N, K), H200)
+    machine.ready = [OF_MORE, OF_MANY, of_few[-1], of_few[5]]
+    assert machine.taken(3) == of_few[5]
+    machine.ready = [OF_FEW, OF_MORE, OF_MANY]
+    assert machine.taken(4000) == OF_MANY
+
+
+def test_of_other_m_the_least_comes_first(machine: Machine) -> None:
+    machine.ready = [OF_MORE, OF_FEW]
+    assert machine.taken(4000) == OF_FEW
+
+
+def test_in_a_capture_what_is_ready_must_be_loaded(machine: Machine) -> None:
+    machine.capturing, machine.ready, machine.loaded = True, [OF_FEW], [OF_MORE]
+    assert machine.taken(3) == OF_MORE
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{"batch_invariant": True}, {"scaling": Scaling.ROW, "output": OutputType.FLOAT32}],
+    ids=["invariant", "rows"],
+)
+def test_a_product_that_may_not_swap_does_not(machine: Machine, kind: dict[str, Any]) -> None:
+    """Its own best is then missed in the open."""
+    machine.ready = [OF_FEW, OF_MORE]
+    assert machine.taken(3, **kind) == ranked_configs(replace(Problem(3, N, K), **kind), H200)[0]
+
+
+def test_with_nothing_ready_the_best_is_missed(machine: Machine) -> None:
+    assert machine.taken(3) == OF_FEW

@@ -1,0 +1,129 @@
+"""What each option of the benchmark measures, whom it compares, and what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+
+import pytest
+import torch
+
+from fp8gemm.benchmark import chain, command, peers, timing
+from fp8gemm.benchmark.graph import prepare_timer
+from fp8gemm.benchmark.report import Shape
+from fp8gemm.benchmark.suite import Suite, chain_suite
+from fp8gemm.errors import InputError
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def suite(*arguments: str) -> Suite:
+    given = options(*arguments)
+    return command.suite_of(given, command.shapes_of(given))
+
+
+def names(found: Suite) -> list[str]:
+    return [peer.name for peer in found.peers]
+
+
+def ratios(found: Suite) -> dict[str, dict[str, tuple[str, str]]]:
+    return {summary.key: dict(summary.ratios) for summary in found.summaries}
+
+
+@pytest.fixture(autouse=True)
+def same_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every machine: ours, one whose launch cannot be chosen, and one whose launch can, which may be missing."""
+    ours, *_, deep_gemm = peers.PEERS
+    other = peers.Peer("other", "", lambda operands: operands.product)
+    monkeypatch.setattr(peers, "PEERS", (ours, other, deep_gemm))
+
+
+def test_a_preset_is_shapes_and_options_and_either_can_be_overruled() -> None:
+    by_default, small = command.shapes_of(options()), command.shapes_of(options("--small-m"))
+    assert {shape.m for shape in by_default} == set(command.parse_m(command.DEFAULT_M))
+    assert len(small) == 10 * 7 and Shape(128, 576, 7168) in small
+    assert command.shapes_of(options("--small-m", "--m", "3", "--nk", "64x128")) == [Shape(3, 64, 128)]
+    assert names(suite("--small-m", "--no-peers")) == ["fp8gemm", "fp8gemm_pdl", "floor", "floor_pdl"]
+    assert names(suite("--pdl", "--floor", "--no-peers")) == names(suite("--small-m", "--no-peers"))
+
+
+def test_who_is_measured_and_compared() -> None:
+    assert names(suite("--no-peers")) == ["fp8gemm"] and ratios(suite("--no-peers")) == {"geomean_relative_speed": {}}
+    assert names(suite("--floor", "--no-peers")) == ["fp8gemm", "floor"]
+    assert names(suite("--batch-invariant")) == ["fp8gemm", "invariant"]
+    found = suite("--small-m")
+    assert names(found)[:2] == ["fp8gemm", "other"] and found.table.ours == "fp8gemm"
+    compared = ratios(found)
+    assert compared["geomean_time_over_floor"] == {
+        "floor": ("fp8gemm", "floor"),
+        "floor_pdl": ("fp8gemm_pdl", "floor_pdl"),
+    }
+    assert compared["geomean_relative_speed"]["other"] == ("other", "fp8gemm")
+    assert compared["geomean_relative_speed_pdl"]["other"] == ("other", "fp8gemm_pdl")
+    assert compared["geomean_relative_speed_pdl"]["fp8gemm"] == ("fp8gemm", "fp8gemm_pdl")
+    assert not {"floor", "floor_pdl"} & {*compared["geomean_relative_speed"], *compared["geomean_relative_speed_pdl"]}
+
+
+def test_options_that_exclude_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for mode in ("--chain", "--batch-invariant"):
+        for option in ("--pdl", "--floor"):
+            with pytest.raises(InputError, match=f"expected neither --pdl nor --floor beside {mode}"):
+                suite(mode, option)
+    with pytest.raises(SystemExit):
+        options("--chain", "--small-m")
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_a_chain_needs_an_n_that_can_be_k() -> None:
+    with pytest.raises(InputError, match="multiple of 16, as K of the second product, got 1x100x128"):
+        suite("--chain", "--m", "1", "--nk", "64x128,100x128")
+
+
+def test_deep_gemm_is_told_how_to_launch_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    module = types.SimpleNamespace(set_pdl=said.append, fp8_gemm_nt=lambda a, b, out: said.append("multiplied"))
+    monkeypatch.setitem(sys.modules, "deep_gemm", module)
+    by_name = {peer.name: peer for peer in (*peers.PEERS, *peers.PDL_PEERS)}
+    operands = random_operands(4, 64, 128)
+    calls = [by_name[name].prepare(operands) for name in ("deepgemm", "deepgemm_pdl")]
+    assert said == [] and by_name["deepgemm_pdl"].why_missing() == ""
+    for call in (*calls, calls[0]):
+        call()
+    assert said == [False, "multiplied", True, "multiplied", False, "multiplied"]
+    del module.set_pdl
+    by_name["deepgemm"].prepare(operands)()
+    assert said[6:] == ["multiplied"] and "has no set_pdl" in by_name["deepgemm_pdl"].why_missing()
+
+
+def random_operands(m: int, n: int, k: int) -> peers.Operands:
+    return peers.Operands.random(m, n, k, torch.Generator().manual_seed(7))
+
+
+class OneCall:
+    """In place of a CUDA graph."""
+
+    def __init__(self, calls: list[peers.Call], schedule: timing.Schedule) -> None:
+        self.calls = calls
+
+
+def test_a_floor_is_not_held_to_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fp8gemm.benchmark.graph.GraphTimer", OneCall)
+    operands = [random_operands(4, 64, 128)]
+    reader = peers.Peer("reader", "", lambda operands: lambda: operands.w, expected=None)
+    prepare_timer(reader, operands, timing.Schedule(1, 1, 1))
+    assert peers.FLOOR.expected is peers.FLOOR_PDL.expected is None
+
+
+@pytest.mark.parametrize("peer", chain.PEERS, ids=lambda peer: str(peer.name))
+def test_every_chain_gives_the_product_of_products(peer: peers.Peer) -> None:
+    operands = random_operands(12, 192, 320)
+    assert peer.expected is not None
+    expected = peer.expected(operands)
+    assert expected.shape == operands.x.shape
+    assert peers.relative_error(peer.prepare(operands)(), expected) < peers.MAX_RELATIVE_ERROR
+    assert chain_suite([Shape(12, 192, 320)]).label(operands) == "reference, reference"
