@@ -16,8 +16,8 @@ from fp8gemm.profiling.trace import ACTIVITIES, BUFFER_BYTES, TRACKS
 from fp8gemm.profiling.traced import traced_request
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from tests.jit.sass import disassemble, disassemblers
 from tests.jit.test_kernels import faults_of
-from tests.jit.test_sass import disassemble, disassemblers
 
 _CLOCK = re.compile(r"SR_CLOCK|SR_GLOBALTIMER")
 _SYMBOL = b"fp8gemm_trace\0"
