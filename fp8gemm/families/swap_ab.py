@@ -11,7 +11,7 @@ from fp8gemm.driver.tensor_map import encode_column_blocks
 from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, pitch, request_label
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.problem import SCALE_BLOCK, Problem
-from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes
+from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, tiles_of
 
 _HEADER = "fp8gemm/kernels/swap_ab.cuh"
 _FAMILY = "SwapAb"
@@ -60,7 +60,7 @@ class SwapAbKernel(GemmKernel):
             kernel_request(problem, config),
             device_index=device_index,
             threads=config.threads,
-            cluster_size=config.split_k,
+            cluster_size=config.cluster_size,
             dynamic_shared_bytes=shared_bytes(config, problem.k),
             allow_compile=allow_compile,
             programmatic=programmatic,
@@ -68,8 +68,7 @@ class SwapAbKernel(GemmKernel):
 
     def grid(self, m: int) -> int:
         """CTAs that a launch for M rows has: a cluster for each tile."""
-        config = self.config
-        return -(-m // config.block_m) * -(-self.problem.n // config.block_n) * config.split_k
+        return tiles_of(self.config, m, self.problem.n) * self.config.cluster_size
 
     def _encode(
         self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock

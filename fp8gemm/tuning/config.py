@@ -140,14 +140,12 @@ def shared_bytes(
     scaling: Scaling = Scaling.BLOCK,
 ) -> int:
     """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same."""
-    size = _align(config.stages * (config.stage_bytes(scaling) + 2 * BARRIER_BYTES), 1024)
+    size = align(config.stages * (config.stage_bytes(scaling) + 2 * BARRIER_BYTES), 1024)
     if config.warpgroups_k > 1:
         size += config.block_m * config.block_n * 4 // 2  # half of a tile's sums change hands at a time
     if store is StoreKind.TMA:
         rows, cols = staged_part(config)
-        size += _align(
-            config.warpgroups * config.staging_slots * (rows * cols * output.bytes + 2 * BARRIER_BYTES), 1024
-        )
+        size += align(config.warpgroups * config.staging_slots * (rows * cols * output.bytes + 2 * BARRIER_BYTES), 1024)
     return size
 
 
@@ -278,5 +276,6 @@ def deepest_config(
     return None
 
 
-def _align(value: int, alignment: int) -> int:
+def align(value: int, alignment: int) -> int:
+    """The next multiple of ``alignment``."""
     return -(-value // alignment) * alignment

@@ -73,7 +73,7 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     tables = tables_in_force()
     steps: list[tuple[int, Config]] = []
     last = counted_rows(problem.m)
-    for m in (*(rows for rows in FEW_ROWS if rows <= last), *range(ROW_STEP * 3, last + 1, ROW_STEP)):
+    for m in (*(rows for rows in FEW_ROWS if rows <= last), *range(FEW_ROWS[-1] + ROW_STEP, last + 1, ROW_STEP)):
         config = select_config(replace(problem, m=m), chip, tables)
         if steps and steps[-1][1] == config:
             steps.pop()

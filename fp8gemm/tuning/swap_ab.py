@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fp8gemm.tuning import hopper
+from fp8gemm.tuning.config import BARRIER_BYTES, MAX_WAVE_COLS, WAVE_ROWS, align
 from fp8gemm.tuning.problem import SCALE_BLOCK, Scaling
 
-WAVE_ROWS = 64
-MAX_WAVE_COLS = 192
 MAX_TOKENS = 64
 """More rows than this are several tiles: a token is then read as often as the weight."""
 MAX_SPLIT = 8
 LEAST_STAGES = 3
-_BARRIER_BYTES = 8
 _OTHER_REGISTERS = 18
 MOST_REGISTERS = {1: 255, 2: 168}
 """Of a thread, by warpgroups: what the compiler may use, to which the load warp is a whole warpgroup."""
@@ -68,9 +66,9 @@ class SwapAbConfig:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, at most: sums and two waves in flight, their products of scales, and what is left.
+        """Registers of a thread, about: sums and two waves in flight, their products of scales, and what is left.
 
-        The compiler takes up to ten less (NVRTC 12.9 and 13.0).
+        The compiler takes up to eleven more or fewer (NVRTC 12.9, all that is considered for six N x K).
         """
         return self.wave_cols * 3 // 2 + self.block_m // 2 + _OTHER_REGISTERS
 
@@ -92,13 +90,13 @@ class SwapAbConfig:
 
 def shared_bytes(config: SwapAbConfig, k: int) -> int:
     """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same."""
-    ring = config.stages * (config.stage_bytes + 2 * _BARRIER_BYTES)
+    ring = config.stages * (config.stage_bytes + 2 * BARRIER_BYTES)
     products = config.steps(k) * config.blocks_per_stage * config.block_m * 4
     shares = config.split_k * config.blocks_per_stage
     piece = _piece_cols(config)
     cols = -(-config.block_n // (piece * config.split_k)) * piece
-    sums = shares * config.block_m * (_align(cols, 4) + 4) * 4
-    return _align(_align(_align(ring, 1024) + products, 16) + _align(sums + _BARRIER_BYTES, 16), 1024)
+    sums = shares * config.block_m * (align(cols, 4) + 4) * 4
+    return align(align(align(ring, 1024) + products, 16) + align(sums + BARRIER_BYTES, 16), 1024)
 
 
 def violations(config: SwapAbConfig, k: int, scaling: Scaling = Scaling.BLOCK) -> list[str]:
@@ -143,7 +141,7 @@ GPCS = 8
 def resident_ctas(config: SwapAbConfig, k: int) -> int:
     """CTAs that an SM holds at once."""
     by_memory = hopper.SHARED_BYTES_PER_SM // (shared_bytes(config, k) + hopper.RESERVED_SHARED_BYTES)
-    by_registers = hopper.REGISTERS_PER_SM // (_align(config.registers, 8) * config.threads)
+    by_registers = hopper.REGISTERS_PER_SM // (align(config.registers, 8) * config.threads)
     return min(by_memory, by_registers, hopper.THREADS_PER_SM // config.threads)
 
 
@@ -193,7 +191,7 @@ def _of_each_depth(shallow: SwapAbConfig, tiles: int, k: int, num_sms: int) -> I
     last = 0
     for ctas in CTAS_PER_SM:
         room = hopper.SHARED_BYTES_PER_SM // ctas - hopper.RESERVED_SHARED_BYTES - beside_ring
-        stages = min(room // (shallow.stage_bytes + 2 * _BARRIER_BYTES), steps)
+        stages = min(room // (shallow.stage_bytes + 2 * BARRIER_BYTES), steps)
         if stages < min(steps, LEAST_STAGES) or stages == last or busiest > ctas and stages < steps:
             continue
         config = replace(shallow, stages=max(stages, 2))
@@ -206,7 +204,3 @@ def _piece_cols(config: SwapAbConfig) -> int:
     """Neighbouring columns that a thread writes: few, if there are not enough for all threads."""
     of_thread = config.block_m * config.block_n // (config.split_k * 128 * config.warpgroups_k)
     return next((cols for cols in (4, 2) if of_thread >= cols), 1)
-
-
-def _align(value: int, alignment: int) -> int:
-    return -(-value // alignment) * alignment

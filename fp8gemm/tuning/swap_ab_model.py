@@ -54,7 +54,7 @@ class SwapAbCost:
     """Predicted time of one config, by term, in the order of the derivation."""
 
     tiles: int = cost_term("CTAs and SMs", "tiles", "ceil(M / block_m) * ceil(N / block_n)")  # type: ignore[assignment]
-    resident_ctas: int = cost_term("CTAs and SMs", "CTAs", "that an SM holds, by shared memory and threads")  # type: ignore[assignment]
+    resident_ctas: int = cost_term("CTAs and SMs", "CTAs", "that an SM holds, by shared memory, registers, threads")  # type: ignore[assignment]
     busiest_sm: int = cost_term("CTAs and SMs", "CTAs", "of the SM that has most; a cluster lies in one GPC")  # type: ignore[assignment]
     steps: int = cost_term("a CTA", "stages", "K blocks / (blocks of a stage * split_k)")  # type: ignore[assignment]
     step_cycles: float = cost_term("a CTA", "cycles", "max(operands read by WGMMA, latency / warpgroups of an SM)")

@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fp8gemm.tuning import hopper
+from fp8gemm.tuning.config import MAX_WAVE_COLS
 from fp8gemm.tuning.problem import Scaling
-from fp8gemm.tuning.swap_ab import MAX_WAVE_COLS, SwapAbConfig, shared_bytes, violations
+from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, violations
 from tests.swap_ab import SPREAD, k_of_steps
 
 GOOD = SwapAbConfig(16, 32, 4, warpgroups_k=2, split_k=2)
