@@ -7,14 +7,7 @@ from torch import Tensor
 
 from fp8gemm.scales import BLOCK
 from tests.cases import Case
-
-
-def add_like_a_tensor_core(total: Tensor, products: Tensor) -> Tensor:
-    """`total + sum of products` with every term cut to 13 fraction bits below the largest one's exponent."""
-    terms = torch.cat([total[..., None], products], dim=-1)
-    _, exponent = torch.frexp(terms.abs().amax(dim=-1, keepdim=True))
-    unit = torch.exp2(exponent.to(torch.float64) - 14)
-    return ((terms / unit).trunc() * unit).sum(dim=-1)
+from tests.truncation import add_like_a_tensor_core
 
 
 def simulate_kernel(case: Case, *, out_dtype: torch.dtype = torch.bfloat16, promote: bool = True) -> Tensor:

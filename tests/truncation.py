@@ -1,4 +1,4 @@
-"""How far a right kernel can be off: what the tensor core drops when it adds the products of an instruction."""
+"""How far a right kernel is off, and can be: what the tensor core drops when it adds the products of an instruction."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ from tests.diagnosis import Inputs
 
 _INSTRUCTION_K = 32
 _FRACTION_BITS = 13
+
+
+def add_like_a_tensor_core(total: Tensor, products: Tensor) -> Tensor:
+    """`total + sum of products` with every term cut to 13 fraction bits below the largest one's exponent."""
+    terms = torch.cat([total[..., None], products], dim=-1)
+    _, exponent = torch.frexp(terms.abs().amax(dim=-1, keepdim=True))
+    unit = torch.exp2(exponent.to(torch.float64) - 1 - _FRACTION_BITS)
+    return ((terms / unit).trunc() * unit).sum(dim=-1)
+
+
+def truncation_error(inputs: Inputs, rows: Tensor, columns: Tensor) -> Tensor:
+    """What truncation makes of the elements at (rows, columns), by this model; (elements,) float64."""
+    products = inputs.products_of(rows, columns)
+    total = torch.zeros_like(products[..., 0])
+    for instruction in products.split(_INSTRUCTION_K, dim=2):
+        total = add_like_a_tensor_core(total, instruction)
+    scales_b = inputs.scales_b[inputs.scale_rows_of(columns)]
+    return ((total - products.sum(dim=2)) * (inputs.scales_a[rows] * scales_b).to(torch.float64)).sum(dim=1)
 
 
 def truncation_bound(inputs: Inputs, rows: Tensor, columns: Tensor) -> Tensor:

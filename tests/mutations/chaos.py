@@ -76,7 +76,7 @@ CHAOS = (
         "FP8GEMM_DEVICE void cluster_arrive() {",
         "FP8GEMM_DEVICE void cluster_wait() {",
         "FP8GEMM_DEVICE void cluster_sync() {",
-        "FP8GEMM_DEVICE void store_async(float* destination, uint64_t* barrier, uint32_t rank, float value) {",
+        "FP8GEMM_DEVICE void store_async(uint32_t destination, uint32_t barrier, float2 values) {",
     ),
     *_after(
         "ptx/thread.cuh",

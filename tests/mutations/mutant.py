@@ -96,7 +96,7 @@ SAMPLES = {
     "c_and_bias": Sample(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),
     "swapped": Sample(_PROBLEM, _SWAPPED),
     "swapped_cluster": Sample(_PROBLEM, _SWAPPED_CLUSTER),
-    "swapped_many_tokens": Sample(replace(_PROBLEM, k=4096), SwapAbConfig(64, 64, 3)),
+    "swapped_many_blocks": Sample(replace(_PROBLEM, k=16384), SwapAbConfig(32, 64, 3)),
     "swapped_predicated": Sample(
         replace(_PROBLEM, n=577, store=StoreKind.PREDICATED, c=Addend.FLOAT32, bias=Addend.BFLOAT16), _SWAPPED
     ),

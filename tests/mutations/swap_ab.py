@@ -32,7 +32,7 @@ def _wrong(name: str, what: str, *edits: Edit, tests: tuple[str, ...], sample: s
 
 _SCALE = "scales_[step * Shape::kBlocksPerStage + block_]"
 _SCALE_ROW = "split.tile.n * Shape::kRows / kScaleBlock * Shape::kNumKBlocks"
-_LATER_BATCHES = "first < kProducts; first += kBatch * Shape::kConsumers) {"
+_LATER_BATCHES = "for (uint32_t pass = kBatch; pass < kPasses; pass += kBatch) {"
 _OPERANDS = (
     _wrong(
         "slices-share-a-scale",
@@ -65,34 +65,34 @@ _OPERANDS = (
     _wrong(
         "token-scales-of-the-next-row",
         "the scales of A come from one token later",
-        Edit(_SCALES, "index % Shape::kTokens * stride_m_", "(index + 1) % Shape::kTokens * stride_m_"),
+        Edit(_SCALES, "Shape::kTokens + token_)", "Shape::kTokens + (token_ + 1) % Shape::kTokens)"),
         tests=_order(_SLICED),
     ),
     _wrong(
         "scales-of-the-first-rows-for-all",
         "every row of tiles takes the scales of A of the first",
-        Edit(_SCALES, "split.tile.m * Shape::kTokens * params", "0 * params"),
+        Edit(_SCALES, "(split.tile.m * Shape::kTokens + token_)", "token_"),
         tests=_epilogue(_TWO_WARPGROUPS),
     ),
     _wrong(
         "scales-of-the-first-cta-for-all",
         "every CTA of a cluster takes the scales of the first one's K blocks",
-        Edit(_SCALES, "first_k_block_(split.rank * Shape::kBlocksOfCta)", "first_k_block_(0)"),
+        Edit(_SCALES, "first_block = split.rank * Shape::kBlocksOfCta;", "first_block = 0;"),
         tests=_order(_CLUSTER),
         sample="swapped_cluster",
     ),
     _wrong(
         "zeros-scaled-by-what-follows",
         "K blocks of zeros are scaled by what lies behind the last scale",
-        Edit(_SCALES, "first_k_block_ + index / Shape::kTokens < Shape::kNumKBlocks &&\n", ""),
+        Edit(_SCALES, "minimum(exist, Shape::kBlocksOfCta)", "Shape::kBlocksOfCta"),
         tests=(f"{_TESTS}::test_special_values_stay_in_their_row_or_column[nan-{_SLICED}]",),
     ),
     _wrong(
         "later-products-not-written",
         "a thread writes no more products of scales than it loads at once",
-        Edit(_SCALES, _LATER_BATCHES, _LATER_BATCHES.replace("first < kProducts", "false")),
-        tests=_steps("swap64x64-d4-c1"),
-        sample="swapped_many_tokens",
+        Edit(_SCALES, _LATER_BATCHES, _LATER_BATCHES.replace("pass < kPasses", "false")),
+        tests=(f"{_TESTS}::test_long_sums_of_other_data[swap32x64-d3-c1]",),
+        sample="swapped_many_blocks",
     ),
     _wrong(
         "last-partial-block-replaced",
@@ -108,8 +108,8 @@ _OPERANDS = (
 
 _SLICE = "const uint32_t slice = block % Shape::kSlices;"
 _ADDED = "for (uint32_t share = 0; share < Shape::kShares; ++share) {"
-_GIVEN = "shared.shares[share][token][col])"
-_PLACE = "visit(token, split.rank * kColsOfCta + piece * kColsOfPiece, sums);"
+_GIVEN = "shared.shares[share][pair][col])"
+_PLACE = "const uint32_t col = split.rank * kColsOfCta + piece * kColsOfPiece;"
 _SUMS = (
     _wrong(
         "first-slice-for-all",
@@ -146,6 +146,19 @@ _SUMS = (
             "minimum(params.m - split.tile.m * Shape::kTokens, Shape::kTokens)",
             "Shape::kTokens + 0 * params.m",
         ),
+        tests=_epilogue(_TWO_WARPGROUPS),
+    ),
+    _wrong(
+        "second-token-takes-the-first-one-s-sums",
+        "of two neighbouring tokens both get the sums of the first",
+        Edit(_SHARES, "visit(pair * 2 + 1, col, sums[1]);", "visit(pair * 2 + 1, col, sums[0]);"),
+        tests=_order(_CLUSTER),
+        sample="swapped_cluster",
+    ),
+    _wrong(
+        "second-token-past-m-written",
+        "of the last two tokens both are written, though the second may not exist",
+        Edit(_SHARES, "if (pair * 2 + 1 < tokens) {", "if (pair * 2 + 1 < Shape::kTokens) {"),
         tests=_epilogue(_TWO_WARPGROUPS),
     ),
     _wrong(

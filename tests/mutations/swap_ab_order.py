@@ -103,13 +103,13 @@ _SUMS = (
     _race(
         "sums-of-tokens-that-do-not-exist",
         "a warp sends the sums of tokens past M too, which no barrier expects",
-        Edit(_SHARES, "if (token < tokens) {", "if (token < Shape::kTokens) {"),
+        Edit(_SHARES, "first_pair + pair < pairs", "first_pair + pair < Shape::kTokens / 2"),
         sample="swapped_cluster",
     ),
     _hang(
         "sums-of-all-tokens-expected",
         "a CTA waits for the sums of tokens past M, which nobody sends",
-        Edit(_SHARES, "Shape::kShares * tokens * pieces_of", "Shape::kShares * Shape::kTokens * pieces_of"),
+        Edit(_SHARES, "Shape::kShares * pairs_of(tokens) *", "Shape::kShares * pairs_of(Shape::kTokens) *"),
         sample="swapped_cluster",
     ),
     _race(

@@ -136,6 +136,12 @@ def test_few_rows_of_one_weight_need_at_most_eight_kernels(n: int, k: int, chip:
     assert len(enumerate_configs(n, k, 128, chip=chip, static_weights=static)) <= 8
 
 
+@pytest.mark.parametrize(("n", "k"), LAYERS)
+def test_a_measured_weight_needs_at_most_twelve_small_m_kernels_used_both_ways(n: int, k: int) -> None:
+    chosen = {config for static in (False, True) for config in enumerate_configs(n, k, 128, static_weights=static)}
+    assert len([config for config in chosen if isinstance(config, SwapAbConfig)]) <= 12, chosen
+
+
 @some
 @given(case=priced())
 def test_a_cost_is_its_launch_its_stream_and_its_parts(case: tuple[Problem, SwapAbConfig, Chip]) -> None:

@@ -25,20 +25,21 @@ class ShareSums {
     static constexpr uint32_t kColsOfThread = Shape::kTokens * Shape::kRows / (Config::kSplitK * Shape::kConsumers);
 
 public:
-    /// Neighbouring columns of the output that a thread adds up and writes: few, if there are not enough for all threads.
+    /// Neighbouring columns of two tokens that a thread adds up and writes: few, if there are not enough for all threads.
     static constexpr uint32_t kColsOfPiece = kColsOfThread >= 4 ? 4 : kColsOfThread >= 2 ? 2 : 1;
 
 private:
-    static constexpr uint32_t kPieces = Shape::kRows / kColsOfPiece;  ///< of a row of the tile
+    static constexpr uint32_t kPieces = Shape::kRows / kColsOfPiece;  ///< of two tokens
     static constexpr uint32_t kPiecesOfCta = ceil_div(kPieces, Config::kSplitK);
     static constexpr uint32_t kColsOfCta = kPiecesOfCta * kColsOfPiece;
-    /// NOTE: Four floats more than needed, so that a warp's store of 8 columns by 4 tokens touches every bank once.
+    /// NOTE: Four pairs more than needed, so that half a warp's store, 4 columns by 4 pairs, touches every bank once.
     static constexpr uint32_t kPitch = ceil_div(kColsOfCta, 4u) * 4 + 4;
     static constexpr uint32_t kSumsOfWarp = Shape::kTokens / 2;
 
 public:
     struct SharedStorage {
-        alignas(16) float shares[Shape::kShares][Shape::kTokens][kPitch];
+        /// By column the sums of two neighbouring tokens, which a thread has side by side and stores at once.
+        alignas(16) float2 shares[Shape::kShares][Shape::kTokens / 2][kPitch];
         uint64_t full;
     };
 
@@ -46,8 +47,8 @@ public:
     static FP8GEMM_DEVICE void initialize(SharedStorage& shared, SplitTile split, uint32_t tokens) {
         if constexpr (Config::kSplitK > 1) {
             ptx::mbarrier_init(&shared.full, 1);
-            ptx::mbarrier_arrive_expect_tx(
-                &shared.full, Shape::kShares * tokens * pieces_of(split.rank) * kColsOfPiece * sizeof(float));
+            ptx::mbarrier_arrive_expect_tx(&shared.full, Shape::kShares * pairs_of(tokens) * pieces_of(split.rank) *
+                                                             kColsOfPiece * sizeof(float2));
         }
     }
 
@@ -62,11 +63,17 @@ public:
         const uint32_t slice = block % Shape::kSlices;
         const uint32_t share = split.rank * Shape::kBlocksPerStage + block;
         const uint32_t row = warp % Shape::kWarpsPerBlock * kRowsPerWarp + lane / 4;
+        const uint32_t first_pair = lane % 4;
+        const uint32_t pairs = pairs_of(tokens);
 #pragma unroll
-        for (uint32_t i = 0; i < kSumsOfWarp; ++i) {
-            const uint32_t token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            if (token < tokens) {
-                give_one(shared, share, token, row + i % 4 / 2 * 8, of_slice(sums, slice, i));
+        for (uint32_t half = 0; half < 2; ++half) {
+            const Destination destination(shared, share, first_pair, row + half * 8);
+#pragma unroll
+            for (uint32_t pair = 0; pair < kSumsOfWarp; pair += 4) {
+                if (first_pair + pair < pairs) {
+                    const uint32_t sum = pair + half * 2;
+                    destination.give(pair, {of_slice(sums, slice, sum), of_slice(sums, slice, sum + 1)});
+                }
             }
         }
     }
@@ -83,18 +90,51 @@ public:
         } else {
             ptx::named_barrier_sync(kSharesStored, Shape::kConsumers);
         }
-        for (uint32_t i = threadIdx.x; i < tokens * kPiecesOfCta; i += Shape::kConsumers) {
-            const uint32_t token = i / kPiecesOfCta;
+        for (uint32_t i = threadIdx.x; i < pairs_of(tokens) * kPiecesOfCta; i += Shape::kConsumers) {
+            const uint32_t pair = i / kPiecesOfCta;
             const uint32_t piece = i % kPiecesOfCta;
             if (piece < pieces) {
-                float sums[kColsOfPiece];
-                add_up(shared, token, piece * kColsOfPiece, sums);
-                visit(token, split.rank * kColsOfCta + piece * kColsOfPiece, sums);
+                float sums[2][kColsOfPiece];
+                add_up(shared, pair, piece * kColsOfPiece, sums);
+                const uint32_t col = split.rank * kColsOfCta + piece * kColsOfPiece;
+                visit(pair * 2, col, sums[0]);
+                if (pair * 2 + 1 < tokens) {
+                    visit(pair * 2 + 1, col, sums[1]);
+                }
             }
         }
     }
 
 private:
+    /// Where a thread's sums of one column go, by pairs of tokens: to this CTA or to another of the cluster.
+    class Destination {
+        float2* place_;
+        uint32_t remote_;
+        uint32_t remote_barrier_;
+
+    public:
+        FP8GEMM_DEVICE Destination(SharedStorage& shared, uint32_t share, uint32_t pair, uint32_t col)
+            : place_(&shared.shares[share][pair][col % kColsOfCta]) {
+            if constexpr (Config::kSplitK > 1) {
+                const uint32_t owner = col / kColsOfCta;
+                remote_ = ptx::cluster_address(place_, owner);
+                remote_barrier_ = ptx::cluster_address(&shared.full, owner);
+            }
+        }
+
+        /// `pair` counts from that of the constructor.
+        FP8GEMM_DEVICE void give(uint32_t pair, float2 sums) const {
+            if constexpr (Config::kSplitK > 1) {
+                ptx::store_async(remote_ + pair * kPitch * sizeof(float2), remote_barrier_, sums);
+            } else {
+                place_[pair * kPitch] = sums;
+            }
+        }
+    };
+
+    /// Of the last pair the second token may not exist; its sums are given all the same.
+    static FP8GEMM_DEVICE uint32_t pairs_of(uint32_t tokens) { return ceil_div(tokens, 2u); }
+
     static FP8GEMM_DEVICE uint32_t pieces_of(uint32_t rank) {
         const uint32_t first = minimum(rank * kPiecesOfCta, kPieces);
         return minimum(kPieces - first, kPiecesOfCta);
@@ -109,27 +149,18 @@ private:
         return sum;
     }
 
-    static FP8GEMM_DEVICE void give_one(SharedStorage& shared, uint32_t share, uint32_t token, uint32_t col,
-                                        float sum) {
-        float* place = &shared.shares[share][token][col % kColsOfCta];
-        if constexpr (Config::kSplitK > 1) {
-            ptx::store_async(place, &shared.full, col / kColsOfCta, sum);
-        } else {
-            *place = sum;
-        }
-    }
-
-    static FP8GEMM_DEVICE void add_up(const SharedStorage& shared, uint32_t token, uint32_t col,
-                                      float (&sums)[kColsOfPiece]) {
-        struct alignas(kColsOfPiece * sizeof(float)) Piece {
-            float of[kColsOfPiece];
+    static FP8GEMM_DEVICE void add_up(const SharedStorage& shared, uint32_t pair, uint32_t col,
+                                      float (&sums)[2][kColsOfPiece]) {
+        struct alignas(minimum(kColsOfPiece * sizeof(float2), sizeof(float4))) Piece {
+            float2 of[kColsOfPiece];
         };
 #pragma unroll
         for (uint32_t share = 0; share < Shape::kShares; ++share) {
-            const Piece given = *reinterpret_cast<const Piece*>(&shared.shares[share][token][col]);
+            const Piece given = *reinterpret_cast<const Piece*>(&shared.shares[share][pair][col]);
 #pragma unroll
             for (uint32_t i = 0; i < kColsOfPiece; ++i) {
-                sums[i] = share == 0 ? given.of[i] : sums[i] + given.of[i];
+                sums[0][i] = share == 0 ? given.of[i].x : sums[0][i] + given.of[i].x;
+                sums[1][i] = share == 0 ? given.of[i].y : sums[1][i] + given.of[i].y;
             }
         }
     }

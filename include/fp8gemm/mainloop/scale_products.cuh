@@ -14,17 +14,21 @@ namespace fp8gemm {
 template <class Config>
 class ScaleProducts {
     using Shape = SwapAbShape<Config>;
-    static constexpr uint32_t kProducts = Shape::kBlocksOfCta * Shape::kTokens;
-    /// Loads of a thread that are on their way together.
-    static constexpr uint32_t kBatch = minimum(8u, ceil_div(kProducts, Shape::kConsumers));
+    /// K blocks whose products the threads compute together, each thread those of one token. A few threads may have none.
+    static constexpr uint32_t kBlocksOfPass = Shape::kConsumers / Shape::kTokens;
+    static constexpr uint32_t kPasses = ceil_div(Shape::kBlocksOfCta, kBlocksOfPass);
+    /// Passes whose loads are on their way together: the fewest batches, because each waits for the one before it. They
+    /// take the registers that the sums take later.
+    static constexpr uint32_t kMostOfBatch = minimum(8 + Shape::kWaveRegisters / 2, 32u);
+    static constexpr uint32_t kBatch = ceil_div(kPasses, ceil_div(kPasses, kMostOfBatch));
 
-    const float* scales_a_;
-    int64_t stride_m_;
-    int64_t stride_k_;
+    const float* scales_a_;  ///< of this thread's token, from its first K block on
     const float* scales_b_;
-    uint32_t tokens_;
-    uint32_t first_k_block_;
-    float first_scales_b_[kBatch];
+    int64_t stride_of_pass_;
+    uint32_t token_;
+    uint32_t block_;   ///< of the CTA, the first of this thread
+    uint32_t blocks_;  ///< of the CTA that there are products for: those past the end of K, or of no token, are zero
+    float scales_b_of_batch_[kBatch];
 
 public:
     using OfBlock = float[Shape::kTokens];
@@ -32,62 +36,59 @@ public:
     /// `tokens` is how many of the tile exist.
     template <class Params>
     FP8GEMM_DEVICE ScaleProducts(const Params& params, SplitTile split, uint32_t tokens)
-        : scales_a_(params.scales_a + split.tile.m * Shape::kTokens * params.scales_a_stride_m),
-          stride_m_(params.scales_a_stride_m),
-          stride_k_(params.scales_a_stride_k),
-          scales_b_(params.scales_b + split.tile.n * Shape::kRows / kScaleBlock * Shape::kNumKBlocks),
-          tokens_(tokens),
-          first_k_block_(split.rank * Shape::kBlocksOfCta) {}
+        : stride_of_pass_(params.scales_a_stride_k * kBlocksOfPass),
+          token_(threadIdx.x % Shape::kTokens),
+          block_(threadIdx.x / Shape::kTokens) {
+        const uint32_t first_block = split.rank * Shape::kBlocksOfCta;
+        const uint32_t exist = Shape::kNumKBlocks - minimum(first_block, Shape::kNumKBlocks);
+        blocks_ = token_ < tokens ? minimum(exist, Shape::kBlocksOfCta) : 0;
+        scales_a_ = params.scales_a + (split.tile.m * Shape::kTokens + token_) * params.scales_a_stride_m +
+                    (first_block + block_) * params.scales_a_stride_k;
+        scales_b_ =
+            params.scales_b + split.tile.n * Shape::kRows / kScaleBlock * Shape::kNumKBlocks + first_block + block_;
+        if (block_ == kBlocksOfPass) {  // threads left over, where tokens do not divide them
+            block_ = Shape::kBlocksOfCta;
+        }
+    }
 
     /// Asks for the weight scales of this thread's first products.
-    FP8GEMM_DEVICE void begin() { load_scales_b(0, first_scales_b_); }
+    FP8GEMM_DEVICE void begin() { load_scales_b(0); }
 
-    /// Writes this thread's products; those of tokens or K blocks that do not exist are zero.
-    FP8GEMM_DEVICE void write(OfBlock (&products)[Shape::kBlocksOfCta]) const {
-        write_batch(0, first_scales_b_, products);
+    /// Writes this thread's products.
+    FP8GEMM_DEVICE void write(OfBlock (&products)[Shape::kBlocksOfCta]) {
+        write_batch(0, products);
 #pragma unroll 1
-        for (uint32_t first = kBatch * Shape::kConsumers; first < kProducts; first += kBatch * Shape::kConsumers) {
-            float scales_b[kBatch];
-            load_scales_b(first, scales_b);
-            write_batch(first, scales_b, products);
+        for (uint32_t pass = kBatch; pass < kPasses; pass += kBatch) {
+            load_scales_b(pass);
+            write_batch(pass, products);
         }
     }
 
 private:
-    /// A thread's i-th product of a batch is that of token `index % kTokens` in K block `index / kTokens`.
-    static FP8GEMM_DEVICE uint32_t index_of(uint32_t first, uint32_t i) {
-        return first + i * Shape::kConsumers + threadIdx.x;
-    }
+    /// This thread's K block of a pass.
+    FP8GEMM_DEVICE uint32_t block_of(uint32_t pass) const { return block_ + pass * kBlocksOfPass; }
 
-    FP8GEMM_DEVICE bool exists(uint32_t index) const {
-        return index < kProducts && first_k_block_ + index / Shape::kTokens < Shape::kNumKBlocks &&
-               index % Shape::kTokens < tokens_;
-    }
-
-    FP8GEMM_DEVICE void load_scales_b(uint32_t first, float (&scales_b)[kBatch]) const {
+    FP8GEMM_DEVICE void load_scales_b(uint32_t first_pass) {
 #pragma unroll
         for (uint32_t i = 0; i < kBatch; ++i) {
-            const uint32_t index = index_of(first, i);
-            scales_b[i] = exists(index) ? scales_b_[first_k_block_ + index / Shape::kTokens] : 0.0f;
+            const uint32_t pass = first_pass + i;
+            scales_b_of_batch_[i] = block_of(pass) < blocks_ ? scales_b_[pass * kBlocksOfPass] : 0.0f;
         }
     }
 
-    FP8GEMM_DEVICE void write_batch(uint32_t first, const float (&scales_b)[kBatch],
-                                    OfBlock (&products)[Shape::kBlocksOfCta]) const {
+    FP8GEMM_DEVICE void write_batch(uint32_t first_pass, OfBlock (&products)[Shape::kBlocksOfCta]) const {
         float scales_a[kBatch];
 #pragma unroll
         for (uint32_t i = 0; i < kBatch; ++i) {
-            const uint32_t index = index_of(first, i);
-            const uint32_t k_block = first_k_block_ + index / Shape::kTokens;
+            const uint32_t pass = first_pass + i;
             // NOTE: Past the L1 cache, which does not know that another kernel may have written them since this one began.
-            scales_a[i] =
-                exists(index) ? __ldcg(scales_a_ + index % Shape::kTokens * stride_m_ + k_block * stride_k_) : 0.0f;
+            scales_a[i] = block_of(pass) < blocks_ ? __ldcg(scales_a_ + pass * stride_of_pass_) : 0.0f;
         }
 #pragma unroll
         for (uint32_t i = 0; i < kBatch; ++i) {
-            const uint32_t index = index_of(first, i);
-            if (index < kProducts) {
-                products[index / Shape::kTokens][index % Shape::kTokens] = scales_a[i] * scales_b[i];
+            const uint32_t block = block_of(first_pass + i);
+            if (block < Shape::kBlocksOfCta) {
+                products[block][token_] = scales_a[i] * scales_b_of_batch_[i];
             }
         }
     }

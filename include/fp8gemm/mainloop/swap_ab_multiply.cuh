@@ -13,14 +13,16 @@
 
 namespace fp8gemm {
 
-/// The largest divisor of `steps` from 4 to 8, or 8 if there is none, so that most kernels have no code for a rest.
-FP8GEMM_HOST_DEVICE constexpr uint32_t chunk_of(uint32_t steps) {
-    for (uint32_t chunk = 8; chunk >= 4; --chunk) {
-        if (steps % chunk == 0) {
-            return chunk;
+/// All steps up to `longest`, or else of 4 to `longest` what leaves the shortest rest, so that most kernels have no code
+/// for one.
+FP8GEMM_HOST_DEVICE constexpr uint32_t chunk_of(uint32_t steps, uint32_t longest) {
+    uint32_t best = minimum(longest, steps);
+    for (uint32_t chunk = best - 1; chunk >= 4; --chunk) {
+        if (steps % chunk < steps % best) {
+            best = chunk;
         }
     }
-    return minimum(8u, steps);
+    return best;
 }
 
 template <class Config>
@@ -30,7 +32,8 @@ class SwapAbMultiplier {
     using Ring = BarrierRing<Config::kStages>;
     using Wgmma = ptx::Wgmma<Shape::kWaveCols>;
     using ScalesOfBlock = typename ScaleProducts<Config>::OfBlock;
-    static constexpr uint32_t kChunk = chunk_of(Shape::kSteps);
+    /// Of wide waves fewer are unrolled, because they take the compiler long.
+    static constexpr uint32_t kChunk = chunk_of(Shape::kSteps, Shape::kWaveCols > 96 ? 4 : 8);
     static constexpr uint32_t kInFlight = 2;
     static constexpr uint32_t kTokenGroups = Shape::kTokens / 8;
 

@@ -28,17 +28,18 @@ FP8GEMM_DEVICE void cluster_sync() {
     cluster_wait();
 }
 
-/// mapa + st.async: writes a float to the place that `destination` is in CTA `rank` of this cluster, and counts its bytes
-/// on the barrier there.
-FP8GEMM_DEVICE void store_async(float* destination, uint64_t* barrier, uint32_t rank, float value) {
+/// mapa: where a place of this CTA's shared memory is in CTA `rank` of this cluster, as an address in shared::cluster.
+FP8GEMM_DEVICE uint32_t cluster_address(const void* place, uint32_t rank) {
+    uint32_t address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(place)), "r"(rank));
+    return address;
+}
+
+/// st.async: writes two floats in a CTA of this cluster, and counts their bytes on a barrier of the same CTA.
+FP8GEMM_DEVICE void store_async(uint32_t destination, uint32_t barrier, float2 values) {
     asm volatile(
-        "{\n"
-        ".reg .b32 remote, remote_barrier;\n"
-        "mapa.shared::cluster.u32 remote, %0, %2;\n"
-        "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [remote], %3, [remote_barrier];\n"
-        "}" ::"r"(shared_address(destination)),
-        "r"(shared_address(barrier)), "r"(rank), "f"(value)
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(destination),
+        "f"(values.x), "f"(values.y), "r"(barrier)
         : "memory");
 }
 
