@@ -281,9 +281,9 @@ def device_chip(device_index: int) -> Chip:
         UnsupportedDeviceError: the GPU is not Hopper.
     """
     info = hopper_info(device_index)
-    cap = settings.current().num_sms
-    num_sms = info.num_sms if cap is None else min(info.num_sms, cap)
-    return chip_of_device(info.name, num_sms, info.l2_bytes)
+    chip = chip_of_device(info.name, info.num_sms, info.l2_bytes)
+    limit = settings.current().num_sms
+    return chip if limit is None or limit >= chip.num_sms else replace(chip, num_sms=limit, limited=True)
 
 
 def _uses_reference(tensor: Tensor) -> bool:

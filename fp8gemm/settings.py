@@ -7,7 +7,7 @@ FP8GEMM_CACHE_DIR       kernel cache directories, searched as listed (``/sealed:
 FP8GEMM_TRUSTED_DIRS    cache directories to use although others own them or can write to them none
 FP8GEMM_JIT             what a missing kernel leads to: ``compile``, ``nearest``, ``error``    compile
 FP8GEMM_BACKEND         ``auto``, or ``reference`` for plain PyTorch on every device           auto
-FP8GEMM_NUM_SMS         upper bound on the SMs that a persistent kernel occupies               all of the device's
+FP8GEMM_NUM_SMS         upper bound on the SMs that a kernel occupies                          all of the device's
 FP8GEMM_BATCH_INVARIANT ``1`` or ``true``: a row's bits depend neither on M nor on other rows  0
 FP8GEMM_PDL             ``0`` or ``false``: no kernel starts before the one ahead of it has ended      1
 FP8GEMM_TABLES          tuned tables, the first that knows a shape decides (``/mine.json:/b``) the shipped ones
@@ -45,7 +45,7 @@ class Settings:
         jit: ``compile`` a missing kernel, take the ``nearest`` ready one, or raise an ``error``.
         backend: ``auto`` runs Hopper kernels on CUDA tensors and the reference on CPU tensors;
             ``reference`` runs the reference on both.
-        num_sms: at most this many SMs for a persistent kernel; None for all.
+        num_sms: at most this many SMs for a kernel; None for all.
         batch_invariant: whether products that do not say so themselves are computed in an order that does not depend on
             M, so that a row of a result has the same bits whatever other rows there are.
         pdl: programmatic dependent launch: a kernel may start before the one ahead of it in the stream has ended, and

@@ -36,6 +36,8 @@ class Chip:
         l2_bytes_per_us: bytes that one SM takes in from L2 when all of them do.
         power_watts: what the board may draw.
         max_clock_mhz: SM clock where power is no limit.
+        limited: whether the GPU has more SMs than that, kept for others. A launch then has no more CTAs than ``num_sms``,
+            because CTAs that could share an SM spread over those that are free.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Chip:
     l2_bytes_per_us: float = 1e5
     power_watts: float = 700.0
     max_clock_mhz: float = 1980.0
+    limited: bool = False
 
 
 CHIPS = {

@@ -18,7 +18,7 @@ from fp8gemm.tuning.config import (
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import TileCost, predict_from_tile, tile_cost
 from fp8gemm.tuning.problem import FEW_ROWS, ROW_STEP, OutputType, Problem, Scaling, StoreKind, counted_rows
-from fp8gemm.tuning.swap_ab import SwapAbConfig, swap_ab_candidates
+from fp8gemm.tuning.swap_ab import SwapAbConfig, swap_ab_candidates, tiles_of
 from fp8gemm.tuning.swap_ab_model import predict_swap_ab
 from fp8gemm.tuning.table import Tables, tables_in_force
 
@@ -98,7 +98,9 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
     costs: list[tuple[float, Config]] = []
     if swaps(problem):
         for swapped in swap_ab_candidates(problem.m, problem.n, problem.k, chip.num_sms):
-            costs.append((predict_swap_ab(problem, swapped, chip).total_us, swapped))
+            ctas = tiles_of(swapped, problem.m, problem.n) * swapped.cluster_size
+            if ctas <= chip.num_sms or not chip.limited:
+                costs.append((predict_swap_ab(problem, swapped, chip).total_us, swapped))
     tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling)
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)

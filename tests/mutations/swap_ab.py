@@ -115,7 +115,7 @@ _SUMS = (
         "first-slice-for-all",
         "of what a wave computes every warp gives the columns of the first slice",
         Edit(_SHARES, _SLICE, _SLICE.replace("block % Shape::kSlices", "0 * block")),
-        tests=_order(_SLICED),
+        tests=_epilogue(_SLICED),
     ),
     _wrong(
         "last-share-not-added",

@@ -136,6 +136,20 @@ def test_few_rows_of_one_weight_need_at_most_eight_kernels(n: int, k: int, chip:
     assert len(enumerate_configs(n, k, 128, chip=chip, static_weights=static)) <= 8
 
 
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("num_sms", [1, 3, 40, 120, 131])
+@pytest.mark.parametrize(("n", "k"), LAYERS)
+def test_where_sms_are_kept_for_others_a_launch_has_no_more_ctas_than_are_left(
+    n: int, k: int, num_sms: int, static: bool
+) -> None:
+    """CTAs that could share an SM would spread over those that are kept."""
+    for m in FEW_ROWS:
+        problem = Problem(m, n, k, static_weights=static)
+        for config in ranked_configs(problem, replace(H200, num_sms=num_sms, limited=True)):
+            if isinstance(config, SwapAbConfig):
+                assert tiles_of(config, m, n) * config.cluster_size <= num_sms, (m, config)
+
+
 @pytest.mark.parametrize(("n", "k"), LAYERS)
 def test_a_measured_weight_needs_at_most_twelve_small_m_kernels_used_both_ways(n: int, k: int) -> None:
     chosen = {config for static in (False, True) for config in enumerate_configs(n, k, 128, static_weights=static)}

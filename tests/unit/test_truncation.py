@@ -116,7 +116,8 @@ def test_a_row_of_many_elements_may_not() -> None:
 
 
 def test_a_simulated_kernel_errs_as_the_model_says() -> None:
-    case = cases.signed(40, 130, 400, seed=cases.fresh_seed())
+    """With one K block, so that no sum in FP32 rounds besides."""
+    case = cases.signed(40, 130, 128, seed=cases.fresh_seed())
     error = simulate_kernel(case, out_dtype=torch.float32) - gemm_reference(*case.operands, out_dtype=torch.float64)
     modelled = everywhere_in(case, truncation_error)
-    assert float((error - modelled).norm() / modelled.norm()) < 0.05, case
+    assert float((error - modelled).norm() / modelled.norm()) < 0.01, case
