@@ -48,14 +48,12 @@ class Section:
         draw: from its content to lines of Markdown.
         written_by: who writes that file, for the error where it is missing.
         picture: what a plot of the same file shows, and the plot; the section then has it at its end.
-        pending: whether the file may be missing; the section then says so.
     """
 
     file: str
     draw: Callable[[Result], list[str]]
     written_by: str
     picture: tuple[str, str] | None = None
-    pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,6 @@ SECTIONS = {
         small_m.small_m,
         "scripts/bench.py --small-m --json",
         picture=("Microseconds by M at each N x K: fp8gemm, its peers, and reading the weight alone", _SMALL_M_PLOT),
-        pending=True,
     ),
     "accuracy": Section(_ACCURACY[0], accuracy.accuracy, _ACCURACY[1]),
     "accuracy_summary": Section(_ACCURACY[0], accuracy.accuracy_summary, _ACCURACY[1]),
@@ -148,8 +145,6 @@ def _section(name: str, page: str, root: Path) -> str:
     try:
         result: Result = json.loads(path.read_text())
     except FileNotFoundError:
-        if section.pending:
-            return f"Not measured yet: `{section.written_by} {RESULTS}/{section.file}` does that on an H200."
         raise PageError(
             f"{page}: results:{name} is drawn from {RESULTS}/{section.file}, which is missing; "
             f"{section.written_by} writes it on an H200"

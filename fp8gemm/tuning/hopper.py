@@ -36,7 +36,7 @@ class Chip:
         l2_bytes_per_us: bytes that one SM takes in from L2 when all of them do.
         power_watts: what the board may draw.
         max_clock_mhz: SM clock where power is no limit.
-        limited: whether the GPU has more SMs than that, kept for others. A launch then has no more CTAs than ``num_sms``,
+        limited: whether the GPU has more SMs, kept for others. A launch then has no more CTAs than ``num_sms``,
             because CTAs that could share an SM spread over those that are free.
     """
 
