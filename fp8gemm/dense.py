@@ -18,7 +18,7 @@ from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.build import build_many
 from fp8gemm.reference import gemm_reference
-from fp8gemm.tuning.hopper import Chip, chip_of_device
+from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
 from fp8gemm.tuning.problem import Addend, Problem
 from fp8gemm.tuning.select import config_by_m
 
@@ -283,7 +283,7 @@ def device_chip(device_index: int) -> Chip:
     info = hopper_info(device_index)
     chip = chip_of_device(info.name, info.num_sms, info.l2_bytes)
     limit = settings.current().num_sms
-    return chip if limit is None or limit >= chip.num_sms else replace(chip, num_sms=limit, limited=True)
+    return chip if limit is None else limited_chip(chip, limit)
 
 
 def _uses_reference(tensor: Tensor) -> bool:

@@ -86,3 +86,9 @@ def chip_of_device(device_name: str, num_sms: int, l2_bytes: int) -> Chip:
     else:
         known = CHIPS["h100"]
     return replace(known, num_sms=num_sms, l2_bytes=l2_bytes)
+
+
+@cache
+def limited_chip(chip: Chip, num_sms: int) -> Chip:
+    """The chip with at most so many of its SMs."""
+    return chip if num_sms >= chip.num_sms else replace(chip, num_sms=num_sms, limited=True)

@@ -15,7 +15,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
+from fp8gemm.tuning.hopper import CHIPS, Chip, limited_chip, named_chip
 from fp8gemm.tuning.model import norm
 from fp8gemm.tuning.problem import FEW_ROWS, OutputType, Problem, Scaling, counted_rows
 from fp8gemm.tuning.select import config_by_m, enumerate_configs, ranked_configs, select, swaps
@@ -145,7 +145,7 @@ def test_where_sms_are_kept_for_others_a_launch_has_no_more_ctas_than_are_left(
     """CTAs that could share an SM would spread over those that are kept."""
     for m in FEW_ROWS:
         problem = Problem(m, n, k, static_weights=static)
-        for config in ranked_configs(problem, replace(H200, num_sms=num_sms, limited=True)):
+        for config in ranked_configs(problem, limited_chip(H200, num_sms)):
             if isinstance(config, SwapAbConfig):
                 assert tiles_of(config, m, n) * config.cluster_size <= num_sms, (m, config)
 

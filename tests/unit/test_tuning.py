@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.config import CLUSTER_ROWS, TileConfig, candidate_configs, is_for_few_rows, is_for_other_k
-from fp8gemm.tuning.hopper import CHIPS, Chip, chip_of_device, named_chip
+from fp8gemm.tuning.hopper import CHIPS, Chip, chip_of_device, limited_chip, named_chip
 from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import (
@@ -220,6 +220,12 @@ def test_an_impossible_shape_is_refused(m: int, n: int, k: int, found: str) -> N
 def test_a_device_is_the_chip_that_its_name_says(device: str, chip: str) -> None:
     found = chip_of_device(device, num_sms=77, l2_bytes=12345)
     assert found == replace(CHIPS[chip], num_sms=77, l2_bytes=12345)
+
+
+def test_a_limit_on_sms_holds_where_there_are_more() -> None:
+    chip = CHIPS["h200"]
+    assert limited_chip(chip, 132) is limited_chip(chip, 500) is chip
+    assert limited_chip(chip, 100) == replace(chip, num_sms=100, limited=True)
 
 
 def test_a_known_device_gets_the_choices_of_its_name() -> None:
