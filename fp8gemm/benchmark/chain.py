@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp8gemm import settings
+from fp8gemm import Plan
 from fp8gemm.benchmark.peers import Call, Operands, Peer, make_plan
 from fp8gemm.quantize import quantize_activation
 
@@ -21,26 +21,27 @@ def _expected(operands: Operands) -> Tensor:
     return torch.mm(operands.product(), operands.w)
 
 
+def _plans(operands: Operands, *, pdl: bool) -> tuple[Plan, Plan]:
+    """There, and back."""
+    there, back = operands.blocks[2:], operands.weight_back
+    m = operands.x.shape[0]
+    return make_plan(*there, max_m=m, pdl=pdl), make_plan(*back, max_m=m, pdl=pdl)
+
+
 def _chain(operands: Operands, *, pdl: bool) -> Call:
-    m, x = operands.x.shape[0], operands.x
-    there, back = (make_plan(*weight, max_m=m, pdl=pdl) for weight in (operands.blocks[2:], operands.weight_back))
-
-    def call() -> Tensor:
-        with settings.scope(pdl=pdl):
-            return back(*quantize_activation(there(*quantize_activation(x))))
-
-    return call
+    there, back = _plans(operands, pdl=pdl)
+    x = operands.x
+    return lambda: back(*quantize_activation(there(*quantize_activation(x))))
 
 
 def _products(operands: Operands, *, pdl: bool) -> Call:
-    a, scales_a, *weight = operands.blocks
-    there, back = (make_plan(*each, max_m=a.shape[0], pdl=pdl) for each in (weight, operands.weight_back))
+    there, back = _plans(operands, pdl=pdl)
+    a, scales_a = operands.blocks[:2]
     between = quantize_activation(there(a, scales_a))
 
     def call() -> Tensor:
-        with settings.scope(pdl=pdl):
-            there(a, scales_a)
-            return back(*between)
+        there(a, scales_a)
+        return back(*between)
 
     return call
 

@@ -131,7 +131,8 @@ def scaled_mm_call(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, *, ou
 
 
 def make_plan(b: Tensor, scales_b: Tensor, *, max_m: int, pdl: bool, batch_invariant: bool = False) -> fp8gemm.Plan:
-    """The plan of ours: for programmatic dependent launch of a weight that does not change, or without."""
+    """The plan of ours: for programmatic dependent launch of a weight that does not change, or without. It launches as
+    it was made, whatever the settings are then."""
     with settings.scope(pdl=pdl):
         return fp8gemm.plan(b, scales_b, max_m=max_m, batch_invariant=batch_invariant, static_weights=pdl)
 
@@ -140,12 +141,7 @@ def _ours(operands: Operands, *, pdl: bool = False, batch_invariant: bool = Fals
     a, scales_a, b, scales_b = operands.blocks
     plan = make_plan(b, scales_b, max_m=a.shape[0], pdl=pdl, batch_invariant=batch_invariant)
     out = operands.empty_product()
-
-    def call() -> Tensor:
-        with settings.scope(pdl=pdl):
-            return plan(a, scales_a, out=out)
-
-    return call
+    return lambda: plan(a, scales_a, out=out)
 
 
 def _bf16(operands: Operands) -> Call:

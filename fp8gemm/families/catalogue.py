@@ -5,7 +5,6 @@ from __future__ import annotations
 from fp8gemm.families import dense, swap_ab
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.tuning.config import shared_bytes as tile_shared_bytes
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
@@ -23,7 +22,7 @@ def shared_bytes(problem: Problem, config: Config) -> int:
     """Shared memory of a CTA."""
     if isinstance(config, SwapAbConfig):
         return swap_ab_shared_bytes(config, problem.k)
-    return tile_shared_bytes(config, problem.store, problem.output, problem.scaling)
+    return dense.cta_shared_bytes(problem, config)
 
 
 def load_kernel(

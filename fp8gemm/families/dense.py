@@ -28,7 +28,7 @@ def kernel_request(problem: Problem, config: TileConfig) -> KernelRequest:
             ("n", problem.n),
             ("k", problem.k),
             *asdict(config).items(),
-            ("shared_bytes", _shared_bytes(problem, config)),
+            ("shared_bytes", cta_shared_bytes(problem, config)),
             ("scaling", problem.scaling),
             ("output", problem.output),
             ("store", problem.store),
@@ -37,7 +37,8 @@ def kernel_request(problem: Problem, config: TileConfig) -> KernelRequest:
     )
 
 
-def _shared_bytes(problem: Problem, config: TileConfig) -> int:
+def cta_shared_bytes(problem: Problem, config: TileConfig) -> int:
+    """Shared memory of a CTA."""
     return shared_bytes(config, problem.store, problem.output, problem.scaling)
 
 
@@ -68,7 +69,7 @@ class DenseKernel(GemmKernel):
             device_index=device_index,
             threads=config.threads,
             cluster_size=config.cluster_size,
-            dynamic_shared_bytes=_shared_bytes(problem, config),
+            dynamic_shared_bytes=cta_shared_bytes(problem, config),
             allow_compile=allow_compile,
             programmatic=programmatic,
         )

@@ -201,6 +201,6 @@ def _of_each_depth(shallow: SwapAbConfig, tiles: int, k: int, num_sms: int) -> I
 
 
 def _piece_cols(config: SwapAbConfig) -> int:
-    """Neighbouring columns that a thread writes: few, if there are not enough for all threads."""
+    """Neighbouring columns of two rows that a thread writes: few, if there are not enough for all threads."""
     of_thread = config.block_m * config.block_n // (config.split_k * 128 * config.warpgroups_k)
     return next((cols for cols in (4, 2) if of_thread >= cols), 1)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fp8gemm.benchmark.peers import FLOORS, OURS, OURS_PDL
-from fp8gemm.benchmark.timing import geometric_mean
 from result_tables.markdown import MISSING, Result, table
-from result_tables.speed import PEERS, bench_source
+from result_tables.speed import PEERS, bench_source, spread
 
 NAMES = {
     OURS: "fp8gemm",
@@ -32,7 +31,8 @@ def small_m(result: Result) -> list[str]:
     heads = [f"{NAMES[ours]}: time over {NAMES[floor]}" for ours, floor in FLOORS.items()]
     heads += [f"speed relative to {NAMES[peer]}" for peer in others]
     by_m = [
-        [str(m), *(_mean(rows, m, over, under) for over, under in ratios)] for m in sorted({row["m"] for row in rows})
+        [str(m), *(spread(_ratios(rows, m, over, under)) for over, under in ratios)]
+        for m in sorted({row["m"] for row in rows})
     ]
     each = [
         [f"{row['n']} x {row['k']}", str(row["m"]), row["config"], *(_us(row, name) for name in timed)]
@@ -53,9 +53,8 @@ def small_m(result: Result) -> list[str]:
     ]
 
 
-def _mean(rows: Sequence[dict[str, Any]], m: int, over: str, under: str) -> str:
-    found = [row["us"][over] / row["us"][under] for row in rows if row["m"] == m and {over, under} <= row["us"].keys()]
-    return f"{geometric_mean(found):.2f} ({min(found):.2f} to {max(found):.2f})" if found else MISSING
+def _ratios(rows: Sequence[dict[str, Any]], m: int, over: str, under: str) -> list[float]:
+    return [row["us"][over] / row["us"][under] for row in rows if row["m"] == m and {over, under} <= row["us"].keys()]
 
 
 def _us(row: dict[str, Any], name: str) -> str:

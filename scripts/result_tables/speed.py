@@ -23,7 +23,7 @@ def bench(result: Result) -> list[str]:
     peers = _peers(result)
     layers = len({(row["n"], row["k"]) for row in result["rows"]})
     rows = [
-        [str(m), *(_spread(_speeds(of_m, peer), layers) for peer in peers)]
+        [str(m), *(spread(_speeds(of_m, peer), layers) for peer in peers)]
         for m in sorted({row["m"] for row in result["rows"]})
         for of_m in [[row for row in result["rows"] if row["m"] == m]]
     ]
@@ -60,6 +60,14 @@ def bench_source(result: Result) -> str:
     """The sentences that say where and how a benchmark was run."""
     where = source(result, f"torch {result['torch']}", f"driver for CUDA {result['driver_cuda']}")
     return f"{where} {_sentence(result['method'])}"
+
+
+def spread(ratios: Sequence[float], layers: int = 0) -> str:
+    """Geometric mean, least and largest, and of how many N x K they are if not of so many."""
+    if not ratios:
+        return MISSING
+    some = f", {len(ratios)} of {layers}" if len(ratios) < layers else ""
+    return f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}{some})"
 
 
 def coldstart(result: Result) -> list[str]:
@@ -109,13 +117,6 @@ def _peers(result: Result) -> list[str]:
 def _speeds(rows: Sequence[dict[str, Any]], peer: str) -> list[float]:
     """Our speed relative to the peer's at each of these shapes, as far as both have a time."""
     return [row["us"][peer] / row["us"][OURS] for row in rows if {peer, OURS} <= row["us"].keys()]
-
-
-def _spread(speeds: Sequence[float], layers: int) -> str:
-    if not speeds:
-        return MISSING
-    some = f", {len(speeds)} of {layers}" if len(speeds) < layers else ""
-    return f"{geometric_mean(speeds):.2f} ({min(speeds):.2f} to {max(speeds):.2f}{some})"
 
 
 def _faster(speeds: Sequence[float]) -> str:

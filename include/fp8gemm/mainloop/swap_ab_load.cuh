@@ -38,7 +38,7 @@ public:
           stages_(stages),
           first_token_(split.tile.m * Shape::kTokens),
           first_row_(split.tile.n * Shape::kRows),
-          first_k_block_(split.rank * Shape::kSteps * Shape::kBlocksPerStage),
+          first_k_block_(split.rank * Shape::kBlocksOfCta),
           weights_first_(params.static_weights != 0) {}
 
     /// By one thread.

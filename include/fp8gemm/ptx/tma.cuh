@@ -58,8 +58,8 @@ FP8GEMM_DEVICE void tma_load_3d(void* destination, const TensorMap& map, uint64_
         : "memory");
 }
 
-/// The two-dimensional copy with .multicast::cluster: the box lands at the same offset of every CTA whose bit is set in `mask`, and is
-/// counted on each one's own barrier.
+/// The two-dimensional copy with .multicast::cluster: the box lands at the same offset of every CTA whose bit is set in
+/// `mask`, and is counted on each one's own barrier.
 FP8GEMM_DEVICE void tma_load_2d_multicast(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
                                           uint32_t outer, uint16_t mask) {
     asm volatile(
