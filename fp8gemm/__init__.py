@@ -3,7 +3,8 @@
 Importing this package touches no GPU, opens no driver and no compiler.
 """
 
-from fp8gemm.dense import Plan, gemm, plan
+from fp8gemm import nn, ops
+from fp8gemm.dense import gemm
 from fp8gemm.errors import (
     CacheError,
     CacheMissError,
@@ -15,7 +16,14 @@ from fp8gemm.errors import (
     UnsupportedError,
 )
 from fp8gemm.headers import include_dir
-from fp8gemm.quantize import quantize_activation, quantize_weight
+from fp8gemm.plans import Plan, plan
+from fp8gemm.quantize import (
+    quantize_activation,
+    quantize_add_rms_norm,
+    quantize_rms_norm,
+    quantize_silu_mul,
+    quantize_weight,
+)
 from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.select import enumerate_configs, select
 
@@ -34,8 +42,13 @@ __all__ = [
     "enumerate_configs",
     "gemm",
     "include_dir",
+    "nn",
+    "ops",
     "plan",
     "quantize_activation",
+    "quantize_add_rms_norm",
+    "quantize_rms_norm",
+    "quantize_silu_mul",
     "quantize_weight",
     "select",
     "to_mn_major",

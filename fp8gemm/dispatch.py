@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -11,12 +12,15 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
+from fp8gemm.driver.device import hopper_info
+from fp8gemm.driver.launch import BoundLaunch
+from fp8gemm.errors import UnsupportedDeviceError
 from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.build import is_ready
 from fp8gemm.jit.kernel import is_loaded
 from fp8gemm.operands import tma_scales
-from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling
 from fp8gemm.tuning.select import Config, ranked_configs
 from fp8gemm.tuning.table import Tables, tables_in_force
@@ -60,16 +64,60 @@ def launch(
     c: Tensor | None,
     bias: Tensor | None,
     static_weights: bool = False,
-) -> None:
-    """Launch on the current stream of the operands' device; they are checked, and M is not 0."""
-    if kernel.reads_scales_by_tma:
-        scales_a = tma_scales(scales_a)
-    if kernel.problem.scaling is Scaling.ROW:
-        scales_b = tma_scales(scales_b)
+) -> BoundLaunch | None:
+    """Launch on the current stream of the operands' device; they are checked, and M is not 0.
+
+    Returns:
+        The launch, which may be repeated on that stream as long as operands lie where they are; None if scales had to
+        be copied for it.
+    """
+    read_a = tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
+    read_b = tma_scales(scales_b) if kernel.problem.scaling is Scaling.ROW else scales_b
     index = a.device.index
-    with nullcontext() if torch.cuda.current_device() == index else torch.cuda.device(index):
-        stream = torch.cuda.current_stream(index).cuda_stream
-        kernel(a, scales_a, b, scales_b, out=out, stream=stream, c=c, bias=bias, static_weights=static_weights)
+    with on_device(index):
+        bound = kernel.bind(
+            a, read_a, b, read_b, out=out, stream=current_stream(index), c=c, bias=bias, static_weights=static_weights
+        )
+        bound()
+    return bound if read_a is scales_a and read_b is scales_b else None
+
+
+def device_chip(device_index: int) -> Chip:
+    """The chip that tiles are chosen for: the GPU's, less the SMs that the settings keep for others.
+
+    Raises:
+        UnsupportedDeviceError: the GPU is not Hopper.
+    """
+    info = hopper_info(device_index)
+    chip = chip_of_device(info.name, info.num_sms, info.l2_bytes)
+    limit = settings.current().num_sms
+    return chip if limit is None else limited_chip(chip, limit)
+
+
+def _needs_cuda(*_: object) -> int:
+    raise UnsupportedDeviceError("expected a torch built for CUDA, got one without")
+
+
+# NOTE: torch.cuda's own functions make objects and look whether CUDA is initialised, which takes longer than a launch.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _needs_cuda)
+"""The CUstream that torch launches on now on a GPU."""
+
+current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", _needs_cuda)
+"""The GPU that is current in this thread."""
+
+
+def launch_on(device_index: int, bound: BoundLaunch) -> None:
+    """Launch with its GPU as the current one."""
+    if current_device() == device_index:
+        bound()
+    else:
+        with torch.cuda.device(device_index):
+            bound()
+
+
+def on_device(device_index: int) -> AbstractContextManager[object]:
+    """Makes a GPU the current one for a block."""
+    return nullcontext() if current_device() == device_index else torch.cuda.device(device_index)
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fp8gemm import settings
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count, empty_mn_major
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
@@ -19,6 +20,11 @@ _OUTPUT_TYPES = {
 }
 _ADDENDS = {torch.bfloat16: Addend.BFLOAT16, torch.float32: Addend.FLOAT32}
 _ALIGNMENT = 16  # bytes: TMA's rule for base addresses and row pitches
+
+
+def uses_reference(tensor: Tensor) -> bool:
+    """Whether an operation on ``tensor`` is one for the reference: it is on no GPU, or the settings say so."""
+    return tensor.device.type != "cuda" or settings.current().backend == "reference"
 
 
 def output_type(dtype: torch.dtype) -> OutputType:

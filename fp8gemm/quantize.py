@@ -1,19 +1,10 @@
 """Quantisation to FP8 e4m3 with one float32 scale per block: `x ~ xq * scale`.
 
-Every step is plain IEEE float32, so that another implementation can match it bit for bit:
-
-    amax  = max |x| over the block
-    scale = amax * (1/448)       with the float32 constant nearest 1/448; 448 is e4m3's largest value
-    scale = 1                    if amax is 0
-    scale = max(scale, 2^-126)   float32's smallest normal number
-    xq    = e4m3(x / scale)      true division, then rounded to nearest even
-
-- Nothing finite overflows: |x / scale| is at most 448 * (1 + 2^-22), which rounds to 448 as if it had been clamped.
-- The floor of 2^-126 keeps `x / scale` finite and precise for blocks with amax below 5e-36. Those use less of e4m3's
-  range, and what is below 2^-136 there becomes 0.
-- NaN and Inf are not masked. A NaN makes its block's scale NaN and all its codes NaN. An Inf makes the scale Inf, its
-  own code NaN and the other codes of the block 0. Either way the block stands for NaN (0 * Inf), and no other block
-  changes.
+`fp8gemm.reference.quantize` says what each quantiser computes, to the bit. On a Hopper GPU these functions launch a
+kernel on the current stream; CPU tensors, and any with ``FP8GEMM_BACKEND=reference``, go to the reference. The kernels
+of `quantize_activation` and `quantize_weight` give the reference's bits. Those of the others compute an exponential and
+a sum of squares in another way: their scales differ by a few units in the last place, and a code that lies on the
+border between two may be its neighbour (docs/numerics.md has the bound and what was measured).
 """
 
 from __future__ import annotations
@@ -22,26 +13,34 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from fp8gemm import reference
 from fp8gemm.errors import InputError
-from fp8gemm.scales import BLOCK, block_count, to_mn_major
+from fp8gemm.families.quantize import QuantizeSource
+from fp8gemm.operands import uses_reference
+from fp8gemm.quantizers import quantize_blocks, quantize_norm, quantize_rows
+from fp8gemm.scales import to_mn_major
 
-__all__ = ["ScaleLayout", "quantize_activation", "quantize_weight", "to_mn_major"]
+__all__ = [
+    "ScaleLayout",
+    "quantize_activation",
+    "quantize_add_rms_norm",
+    "quantize_rms_norm",
+    "quantize_silu_mul",
+    "quantize_weight",
+]
 
 ScaleLayout = Literal["mn_major", "row_major"]
 
-_E4M3_MAX = 448.0
-_SMALLEST_SCALE = 2.0**-126
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-@torch.no_grad()
 def quantize_activation(x: Tensor, *, scale_layout: ScaleLayout = "mn_major") -> tuple[Tensor, Tensor]:
     """Quantise activations with one scale per row and 128 columns.
 
     Args:
-        x: (M, K) bfloat16, float16 or float32, K contiguous (rows may be any pitch apart), K a multiple of 16.
+        x: (M, K) bfloat16, float16 or float32, K contiguous (rows may be any pitch apart), K a multiple of 16. On a GPU
+            rows that do not begin on 16-byte boundaries are copied first.
         scale_layout: "mn_major" for scales with strides (1, align(M, 4)), which the kernels read without a copy, or
             "row_major" for contiguous ones.
 
@@ -55,11 +54,15 @@ def quantize_activation(x: Tensor, *, scale_layout: ScaleLayout = "mn_major") ->
     if scale_layout not in ("mn_major", "row_major"):
         raise InputError(f'scale_layout: expected "mn_major" or "row_major", got {scale_layout!r}')
     _check("x", x, shape="(M, K)")
-    codes, scales = _quantize(x, rows_per_scale=1)
-    return codes, to_mn_major(scales) if scale_layout == "mn_major" else scales
+    if torch.compiler.is_compiling():
+        codes, scales = torch.ops.fp8gemm.quantize_activation(x)
+    elif uses_reference(x):
+        codes, scales = _mn_major(reference.quantize_rows(x))
+    else:
+        codes, scales = quantize_rows(QuantizeSource.PLAIN, x)
+    return codes, scales if scale_layout == "mn_major" else scales.contiguous()
 
 
-@torch.no_grad()
 def quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise a weight with one scale per 128x128 block; blocks at the edges are partial.
 
@@ -74,34 +77,117 @@ def quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
         InputError: a dtype, shape or stride other than these.
     """
     _check("w", w, shape="(N, K)")
-    return _quantize(w, rows_per_scale=BLOCK)
+    if torch.compiler.is_compiling():
+        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_weight(w)
+        return traced
+    return reference.quantize_blocks(w) if uses_reference(w) else quantize_blocks(w)
 
 
-def _quantize(x: Tensor, *, rows_per_scale: int) -> tuple[Tensor, Tensor]:
-    rows, k = x.shape
-    row_blocks, k_blocks = -(-rows // rows_per_scale), block_count(k)
-    missing_rows, missing_columns = row_blocks * rows_per_scale - rows, k_blocks * BLOCK - k
-    values = x.to(torch.float32)
-    if missing_rows or missing_columns:
-        values = pad(values, (0, missing_columns, 0, missing_rows))  # zeros raise no block's amax
-    blocks = values.reshape(row_blocks, rows_per_scale, k_blocks, BLOCK)
-    scales = _scales_of(blocks.abs().amax(dim=(1, 3)))
-    codes = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
-    return codes.view(row_blocks * rows_per_scale, k_blocks * BLOCK)[:rows, :k].contiguous(), scales
+def quantize_silu_mul(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantise `silu(gate) * up`, which is computed in float32 and rounded once, to the codes.
+
+    Args:
+        x: (M, 2K) like ``x`` of `quantize_activation`: the gate in the first K columns, up in the others. K is a
+            multiple of 16.
+
+    Returns:
+        As `quantize_activation` of (M, K), scales MN-major.
+
+    Raises:
+        InputError: a dtype, shape or stride other than these.
+    """
+    _check("x", x, shape="(M, 2K)", parts=2)
+    if torch.compiler.is_compiling():
+        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_silu_mul(x)
+        return traced
+    if uses_reference(x):
+        return _mn_major(reference.quantize_rows(reference.silu_mul(x)))
+    return quantize_rows(QuantizeSource.SILU_MUL, x)
 
 
-def _scales_of(amax: Tensor) -> Tensor:
-    scales = (amax * (1.0 / _E4M3_MAX)).clamp_(min=_SMALLEST_SCALE)
-    return torch.where(amax == 0, 1.0, scales)
+def quantize_rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """Quantise `x / sqrt(mean(x^2) + eps) * weight`, which is computed in float32 and rounded once, to the codes.
+
+    Args:
+        x: (M, K) as in `quantize_activation`.
+        weight: (K,) bfloat16, float16 or float32, contiguous, where ``x`` is.
+        eps: added to the mean of a row's squares, at least 0.
+
+    Returns:
+        As `quantize_activation`, scales MN-major.
+
+    Raises:
+        InputError: a dtype, shape, stride or device other than these.
+    """
+    _check_norm(x, weight, eps)
+    if torch.compiler.is_compiling():
+        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_rms_norm(x, weight, eps)
+        return traced
+    if uses_reference(x):
+        return _mn_major(reference.quantize_rows(reference.rms_norm(x, weight, eps)))
+    return quantize_norm(x, None, weight, eps)[:2]
 
 
-def _check(name: str, x: Tensor, *, shape: str) -> None:
+def quantize_add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float = 1e-6
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`quantize_rms_norm` of ``x + residual``, which is rounded to their dtype before.
+
+    Args:
+        x, weight, eps: as in `quantize_rms_norm`.
+        residual: of x's shape, dtype and device, its last dimension contiguous.
+
+    Returns:
+        Codes, scales, and the rounded sum, (M, K) of x's dtype, contiguous: the next layer's residual.
+
+    Raises:
+        InputError: a dtype, shape, stride or device other than these.
+    """
+    _check_norm(x, weight, eps)
+    _check("residual", residual, shape="(M, K)")
+    if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
+        raise InputError(
+            f"residual: expected {x.dtype} of shape {tuple(x.shape)} on {x.device} as x, got {residual.dtype} of shape "
+            f"{tuple(residual.shape)} on {residual.device}"
+        )
+    if torch.compiler.is_compiling():
+        traced: tuple[Tensor, Tensor, Tensor] = torch.ops.fp8gemm.quantize_add_rms_norm(x, residual, weight, eps)
+        return traced
+    if uses_reference(x):
+        normed, summed = reference.add_rms_norm(x, residual, weight, eps)
+        return *_mn_major(reference.quantize_rows(normed)), summed
+    return quantize_norm(x, residual, weight, eps)
+
+
+def _mn_major(quantized: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    codes, scales = quantized
+    return codes, to_mn_major(scales)
+
+
+def _check(name: str, x: Tensor, *, shape: str, parts: int = 1) -> None:
+    """``x`` is a matrix of ``parts`` times K columns."""
     if x.dtype not in _DTYPES:
         raise InputError(f"{name}: expected one of {', '.join(map(str, _DTYPES))}, got {x.dtype}")
     if x.ndim != 2:
         raise InputError(f"{name}: expected 2 dimensions, {shape}, got shape {tuple(x.shape)}")
-    k = x.shape[1]
-    if k < 16 or k % 16:
-        raise InputError(f"{name}: expected K to be a positive multiple of 16, got K = {k}, shape {tuple(x.shape)}")
+    k = x.shape[1] // parts
+    if k * parts != x.shape[1] or k < 16 or k % 16:
+        raise InputError(
+            f"{name}: expected {shape} with K a positive multiple of 16, got K = {x.shape[1] / parts:g}, shape "
+            f"{tuple(x.shape)}"
+        )
     if x.stride(1) != 1:
         raise InputError(f"{name}: expected {shape} with K contiguous (stride 1), got strides {x.stride()}")
+
+
+def _check_norm(x: Tensor, weight: Tensor, eps: float) -> None:
+    _check("x", x, shape="(M, K)")
+    if weight.dtype not in _DTYPES or weight.shape != x.shape[1:] or weight.device != x.device:
+        raise InputError(
+            f"weight: expected one of {', '.join(map(str, _DTYPES))} of shape {tuple(x.shape[1:])} = (K,) on "
+            f"{x.device}, got {weight.dtype} of shape {tuple(weight.shape)} on {weight.device}"
+        )
+    if not weight.is_contiguous():
+        raise InputError(f"weight: expected stride 1, got stride {weight.stride(0)}; pass .contiguous()")
+    if not eps >= 0:
+        raise InputError(f"eps: expected a number of at least 0, got {eps}")

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fp8gemm.driver.launch import ArgumentBlock, LaunchConfig
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.launch import LaunchConfig
 from fp8gemm.driver.tensor_map import encode_2d
 from fp8gemm.jit import kernel
 from fp8gemm.jit.request import KernelRequest

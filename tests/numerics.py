@@ -234,7 +234,8 @@ class _Comparison:
         first_row, first_column = row * shape[0], column * shape[1]
         group = self.finite[first_row : first_row + shape[0], first_column : first_column + shape[1]]
         rows, columns = group.nonzero(as_tuple=True)
-        return truncation_error(self.inputs, rows + first_row, columns + first_column).norm()
+        norm: Tensor = truncation_error(self.inputs, rows + first_row, columns + first_column).norm()
+        return norm
 
     def _bias(self) -> Gate:
         count = int(self.finite.sum())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from fp8gemm import settings
-from fp8gemm.dense import device_chip
+from fp8gemm.dispatch import device_chip
 from fp8gemm.driver.device import HOPPER, DeviceInfo, DeviceStatus, conclude, hopper_info, probe
 from fp8gemm.tuning.hopper import Chip, named_chip
 

@@ -1,17 +1,16 @@
-"""Launching: the kernel's argument block, the launch configuration, and the call that joins them.
+"""Launching: the launch configuration, and the call that joins it with the kernel's arguments.
 
-A launch costs about 0.3 µs of Python because all that the driver reads is built beforehand: a call stores the grid and
-the stream in a structure that is already there, and passes four prebuilt pointers.
+All that the driver reads is built once, so that to launch again costs about 0.3 µs of Python: four pointers are passed.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fp8gemm.driver.arguments import Arguments
 from fp8gemm.driver.device import device_info
 from fp8gemm.driver.library import (
     INVALID_CONTEXT,
@@ -22,7 +21,6 @@ from fp8gemm.driver.library import (
     ensure_context,
     entry_point,
 )
-from fp8gemm.driver.tensor_map import MAP_ALIGNMENT, MAP_BYTES
 from fp8gemm.errors import InputError
 
 _SINCE = (12, 0)  # the CUDA version whose definition of the two driver functions is called
@@ -30,91 +28,6 @@ _WARP = 32
 _MAX_THREADS = 1024
 _MAX_PORTABLE_CLUSTER = 8
 _CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-
-_TensorMap = ctypes.c_uint64 * (MAP_BYTES // 8)
-
-
-class KernelParams(ctypes.Structure):
-    """``Kernel::Params`` as the device code declares it: the one table of offsets on the host.
-
-    Attributes:
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: the maps,
-            at offsets 0, 128, 256, 384, 512 and 640.
-        scales_b: device address of B's scales, where a kernel reads them without a map.
-        d: device address of the output.
-        d_stride_m, d_stride_n: the output's strides, in elements.
-        c: device address of the matrix that is added.
-        c_stride_m, c_stride_n: its strides, in elements.
-        bias: device address of the row that is added to every row.
-        m: rows of A and of the output.
-        static_weights: nonzero lets a kernel read B and its scales before the previous grids have ended.
-        b: device address of B, where a kernel reads it without a map.
-        scales_a: device address of A's scales, where a kernel reads them without a map.
-        scales_a_stride_m, scales_a_stride_k: their strides, in elements.
-    """
-
-    _fields_ = [
-        ("tensor_map_a", _TensorMap),
-        ("tensor_map_b", _TensorMap),
-        ("tensor_map_scales_a", _TensorMap),
-        ("tensor_map_scales_b", _TensorMap),
-        ("tensor_map_d", _TensorMap),
-        ("tensor_map_a_tail", _TensorMap),
-        ("scales_b", ctypes.c_void_p),
-        ("d", ctypes.c_void_p),
-        ("d_stride_m", ctypes.c_int64),
-        ("d_stride_n", ctypes.c_int64),
-        ("c", ctypes.c_void_p),
-        ("c_stride_m", ctypes.c_int64),
-        ("c_stride_n", ctypes.c_int64),
-        ("bias", ctypes.c_void_p),
-        ("m", ctypes.c_uint32),
-        ("static_weights", ctypes.c_uint32),
-        ("b", ctypes.c_void_p),
-        ("scales_a", ctypes.c_void_p),
-        ("scales_a_stride_m", ctypes.c_int64),
-        ("scales_a_stride_k", ctypes.c_int64),
-        ("_padding", ctypes.c_uint32 * 6),  # the size is a multiple of the alignment
-    ]
-
-
-class ArgumentBlock:
-    """The arguments of one launch: `KernelParams` at a 64-byte boundary. It belongs to one thread.
-
-    The driver copies the block during the launch, so that it may be changed as soon as `launch` has returned.
-
-    Attributes:
-        params: the fields to set before a launch.
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: host
-            addresses for `encode_2d`.
-        kernel_params: the ``void**`` that the driver takes: an array of one pointer, to the block.
-    """
-
-    __slots__ = (
-        "_memory",
-        "_pointers",
-        "kernel_params",
-        "params",
-        "tensor_map_a",
-        "tensor_map_a_tail",
-        "tensor_map_b",
-        "tensor_map_d",
-        "tensor_map_scales_a",
-        "tensor_map_scales_b",
-    )
-
-    def __init__(self) -> None:
-        self._memory = (ctypes.c_char * (ctypes.sizeof(KernelParams) + MAP_ALIGNMENT))()
-        self.params = KernelParams.from_buffer(self._memory, -ctypes.addressof(self._memory) % MAP_ALIGNMENT)
-        address = ctypes.addressof(self.params)
-        self.tensor_map_a = address + KernelParams.tensor_map_a.offset
-        self.tensor_map_b = address + KernelParams.tensor_map_b.offset
-        self.tensor_map_scales_a = address + KernelParams.tensor_map_scales_a.offset
-        self.tensor_map_scales_b = address + KernelParams.tensor_map_scales_b.offset
-        self.tensor_map_d = address + KernelParams.tensor_map_d.offset
-        self.tensor_map_a_tail = address + KernelParams.tensor_map_a_tail.offset
-        self._pointers = (ctypes.c_void_p * 1)(address)
-        self.kernel_params = ctypes.c_void_p(ctypes.addressof(self._pointers))
 
 
 class _AttributeValue(ctypes.Union):
@@ -146,19 +59,14 @@ class _NativeConfig(ctypes.Structure):
     ]
 
 
-class _Prepared(threading.local):
-    """One thread's copy of a launch in the driver's terms, made the first time that the thread launches it."""
+class _Prepared:
+    """A launch in the driver's terms; nothing changes it once it is made."""
 
     def __init__(self, config: LaunchConfig) -> None:
-        native, attributes = _native_config(config)
-        self._attributes = attributes  # keeps alive what native points to
-        call = entry_point("cuLaunchKernelEx", _SINCE)
-        self.ready: tuple[Callable[..., int], _NativeConfig, ctypes.c_void_p, ctypes.c_void_p] = (
-            call,
-            native,
-            ctypes.c_void_p(ctypes.addressof(native)),
-            ctypes.c_void_p(config.function),
-        )
+        self.native, self.attributes = _native_config(config)
+        self.call: Callable[..., int] = entry_point("cuLaunchKernelEx", _SINCE)
+        self.function = ctypes.c_void_p(config.function)
+        self.pointer = ctypes.c_void_p(ctypes.addressof(self.native))
 
 
 def _native_config(config: LaunchConfig) -> tuple[_NativeConfig, Any]:
@@ -225,29 +133,62 @@ class LaunchConfig:
         object.__setattr__(self, "_prepared", _Prepared(self))
 
 
-def launch(config: LaunchConfig, arguments: ArgumentBlock, stream: int, grid_x: int | None = None) -> None:
-    """Launch a kernel and return without waiting for it.
+class BoundLaunch:
+    """A launch of which everything is given, so that only the driver's call is left; threads may share it.
 
     Args:
         config: the kernel and its launch shape.
-        arguments: this thread's argument block; it may be changed again once this returns.
-        stream: the CUstream as an integer; 0, the legacy default stream, is that of the context current in this thread.
+        arguments: what it is called with; they must not change any more.
+        stream: the CUstream as an integer; 0, the legacy default stream, is that of the context current in a thread.
         grid_x: CTAs of this launch, a multiple of the config's cluster; the config's own number without it.
 
-    Raises:
-        DriverError: the launch failed, or the driver reports here what an earlier kernel did wrong.
+    Attributes:
+        config, arguments: as given.
     """
-    call, native, pointer, function = config._prepared.ready
-    native.grid_x = grid_x or config.grid_x
-    native.stream = stream
-    code = call(pointer, function, arguments.kernel_params, None)
-    if code == INVALID_CONTEXT:  # a thread that has not used torch.cuda has none
-        ensure_context(config.device_index)
-        code = call(pointer, function, arguments.kernel_params, None)
-    if code:
-        shape = f"grid {native.grid_x}, cluster {config.cluster_x}, {config.threads} threads"
-        shared = f"{config.dynamic_shared_bytes} bytes of dynamic shared memory"
-        raise driver_error("cuLaunchKernelEx", code, f"The launch was {shape}, {shared}, GPU {config.device_index}.")
+
+    __slots__ = ("_call", "_call_arguments", "_native", "arguments", "config")
+
+    def __init__(self, config: LaunchConfig, arguments: Arguments[Any], stream: int, grid_x: int | None = None) -> None:
+        prepared = config._prepared
+        self.config, self.arguments = config, arguments
+        self._native = _NativeConfig.from_buffer_copy(prepared.native)
+        self._native.grid_x = grid_x or config.grid_x
+        self._native.stream = stream
+        self._call = prepared.call
+        pointer = ctypes.c_void_p(ctypes.addressof(self._native))
+        self._call_arguments = pointer, prepared.function, arguments.kernel_params, None
+
+    @property
+    def grid_x(self) -> int:
+        """CTAs of the launch."""
+        return int(self._native.grid_x)
+
+    def __call__(self) -> None:
+        """Launch the kernel and return without waiting for it.
+
+        Raises:
+            DriverError: the launch failed, or the driver reports here what an earlier kernel did wrong.
+        """
+        code = self._call(*self._call_arguments)
+        if code:
+            self._recover(code)
+
+    def _recover(self, code: int) -> None:
+        config = self.config
+        if code == INVALID_CONTEXT:  # a thread that has not used torch.cuda has none
+            ensure_context(config.device_index)
+            code = self._call(*self._call_arguments)
+        if code:
+            shape = f"grid {self.grid_x}, cluster {config.cluster_x}, {config.threads} threads"
+            shared = f"{config.dynamic_shared_bytes} bytes of dynamic shared memory"
+            raise driver_error(
+                "cuLaunchKernelEx", code, f"The launch was {shape}, {shared}, GPU {config.device_index}."
+            )
+
+
+def launch(config: LaunchConfig, arguments: Arguments[Any], stream: int, grid_x: int | None = None) -> None:
+    """Launch once what nobody will launch again; see `BoundLaunch`."""
+    BoundLaunch(config, arguments, stream, grid_x)()
 
 
 def max_active_clusters(config: LaunchConfig) -> int:
@@ -258,9 +199,10 @@ def max_active_clusters(config: LaunchConfig) -> int:
     with current_context(config.device_index):
         if config.cluster_x == 1:
             return _max_active_ctas(config)
-        _, _, pointer, function = config._prepared.ready
         count = ctypes.c_int()
-        code = entry_point("cuOccupancyMaxActiveClusters", _SINCE)(ctypes.byref(count), function, pointer)
+        code = entry_point("cuOccupancyMaxActiveClusters", _SINCE)(
+            ctypes.byref(count), config._prepared.function, config._prepared.pointer
+        )
         if code:
             raise driver_error("cuOccupancyMaxActiveClusters", code, f"The cluster was {config.cluster_x}.")
         return count.value

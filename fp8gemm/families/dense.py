@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from torch import Tensor
 
-from fp8gemm.driver.launch import ArgumentBlock
-from fp8gemm.driver.tensor_map import Swizzle, encode_2d
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.tensor_map import Swizzle, encode_2d, replace_address
 from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, encode_scales, pitch, request_label
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
@@ -98,6 +98,14 @@ class DenseKernel(GemmKernel):
             block.params.scales_b = scales_b.data_ptr()
         if self.problem.store is StoreKind.TMA:
             self._encode_output(block.tensor_map_d, out)
+
+    def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
+        replace_address(block.tensor_map_a, a)
+        if block.params.m % (self.config.block_m // self.config.cluster_n):
+            replace_address(block.tensor_map_a_tail, a)
+        replace_address(block.tensor_map_scales_a, scales_a)
+        if self.problem.store is StoreKind.TMA:
+            replace_address(block.tensor_map_d, out)
 
     def _encode_output(self, destination: int, out: Tensor) -> None:
         output = self.problem.output

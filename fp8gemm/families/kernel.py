@@ -5,20 +5,24 @@ Operands reach these modules checked (see `fp8gemm.operands`); nothing here vali
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from fp8gemm.driver.launch import ArgumentBlock, LaunchConfig, launch, max_active_clusters
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.launch import BoundLaunch, LaunchConfig, max_active_clusters
 from fp8gemm.driver.library import ensure_context
 from fp8gemm.driver.tensor_map import encode_2d
 from fp8gemm.jit.kernel import LoadedKernel, load
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Problem
 
-_CACHED_CALLS = 64
+PLAIN_PRODUCTS = 2**37
+"""Products M N K from which a launch is never programmatic: 0.3 ms and more, beside which the few microseconds that it
+would start ahead are nothing. Launched so, 128x128 tiles took 466 and not 434 us for 2048x7168x16384, and 978 and not
+858 for twice the rows (H200, 2026-11-22); why is not known."""
 
 
 def request_label(family: str, problem: Problem, config_label: str) -> str:
@@ -31,14 +35,6 @@ def request_label(family: str, problem: Problem, config_label: str) -> str:
 def addends(problem: Problem) -> tuple[tuple[str, Addend], ...]:
     """Constants of the kernel that say what is added to the product."""
     return ("c", problem.c), ("bias", problem.bias)
-
-
-class _Calls(threading.local):
-    """One thread's recent argument blocks, by all that went into them. A loop over the same tensors encodes nothing."""
-
-    def __init__(self, device_index: int) -> None:
-        ensure_context(device_index)  # a thread that has not used torch.cuda has none, and encoding a map needs one
-        self.recent: dict[tuple[int, ...], tuple[ArgumentBlock, int]] = {}
 
 
 class GemmKernel(ABC):
@@ -57,7 +53,8 @@ class GemmKernel(ABC):
         cluster_size: CTAs of a cluster.
         dynamic_shared_bytes: dynamic shared memory of a CTA.
         allow_compile: whether a kernel that is in no cache may be compiled.
-        programmatic: launch it as a programmatic dependent of the kernel before it in the stream.
+        programmatic: launch it as a programmatic dependent of the kernel before it in the stream, but for products of
+            `PLAIN_PRODUCTS` and more.
 
     Raises:
         CacheMissError, CompileError, DriverError: as `fp8gemm.jit.kernel.load` does.
@@ -80,17 +77,16 @@ class GemmKernel(ABC):
     ) -> None:
         self.problem = problem
         self.loaded: LoadedKernel = load(request, device_index, dynamic_shared_bytes, allow_compile=allow_compile)
-        self._launch = LaunchConfig(
+        make_launch = partial(
+            LaunchConfig,
             function=self.loaded.function,
             device_index=device_index,
             grid_x=cluster_size,
             threads=threads,
             cluster_x=cluster_size,
             dynamic_shared_bytes=dynamic_shared_bytes,
-            programmatic=programmatic,
         )
-        self._programmatic = programmatic
-        self._calls = _Calls(device_index)
+        self._launch, self._plain_launch = make_launch(programmatic=programmatic), make_launch(programmatic=False)
 
     @abstractmethod
     def grid(self, m: int) -> int:
@@ -108,11 +104,15 @@ class GemmKernel(ABC):
     ) -> None:
         """Write the tensor maps, and what else depends on the family, to an argument block."""
 
+    @abstractmethod
+    def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
+        """Put other addresses where `_encode` put those of A, its scales and the output."""
+
     def resident_clusters(self) -> int:
         """Clusters that the GPU holds at once."""
         return max_active_clusters(self._launch)
 
-    def __call__(
+    def bind(
         self,
         a: Tensor,
         scales_a: Tensor,
@@ -124,45 +124,40 @@ class GemmKernel(ABC):
         c: Tensor | None = None,
         bias: Tensor | None = None,
         static_weights: bool = False,
-    ) -> None:
-        """Launch for checked operands.
+    ) -> BoundLaunch:
+        """The launch for checked operands; it holds their addresses, and none of them.
 
         Args are those of `fp8gemm.gemm` with M > 0, row scales MN-major if the kernel reads them by TMA, ``out`` and
         ``c`` such that this kernel's store kind can serve them, ``c`` and ``bias`` given if and only if the problem has
         them; the CUstream; and whether no kernel that may still be running writes ``b`` or ``scales_b``.
         """
+        ensure_context(self._launch.device_index)  # a thread that has not used torch.cuda has none; maps need one
+        block = ArgumentBlock()
+        self._encode(a, scales_a, b, scales_b, out, block)
+        m = a.shape[0]
+        launch = self._plain_launch if m * self.problem.n * self.problem.k >= PLAIN_PRODUCTS else self._launch
         # Where nothing runs ahead of the kernel before, weights that are asked for first only make the rest late.
-        static_weights = static_weights and self._programmatic
-        # All that the argument block is made from; N and K are the kernel's own.
-        key: tuple[int, ...] = (
-            a.shape[0],
-            a.data_ptr(),
-            a.stride(0),
-            scales_a.data_ptr(),
-            *scales_a.stride(),
-            b.data_ptr(),
-            b.stride(0),
-            scales_b.data_ptr(),
-            scales_b.stride(1),
-            out.data_ptr(),
-            *out.stride(),
-            static_weights,
-        )
-        if c is not None:
-            key += (c.data_ptr(), *c.stride())
-        if bias is not None:
-            key += (bias.data_ptr(),)
-        recent = self._calls.recent
-        call = recent.get(key)
-        if call is None:
-            block = ArgumentBlock()
-            self._encode(a, scales_a, b, scales_b, out, block)
-            _fill(block, a.shape[0], out, c, bias, static_weights)
-            call = block, self.grid(a.shape[0])
-            if len(recent) == _CACHED_CALLS:
-                del recent[next(iter(recent))]
-            recent[key] = call
-        launch(self._launch, call[0], stream, call[1])
+        _fill(block, m, out, c, bias, static_weights and launch.programmatic)
+        return BoundLaunch(launch, block, stream, self.grid(m))
+
+    def rebind(self, bound: BoundLaunch, *, a: int, scales_a: int, out: int, stream: int) -> BoundLaunch:
+        """A launch like ``bound``, of this kernel, for operands like its own at other device addresses.
+
+        Args:
+            bound: from `bind`, without C.
+            a, scales_a, out: addresses, aligned as those of ``bound`` were.
+            stream: the CUstream.
+        """
+        ensure_context(self._launch.device_index)
+        block = ArgumentBlock()
+        block.read_from(bound.arguments)
+        self._move(block, a, scales_a, out)
+        block.params.d = out
+        return BoundLaunch(bound.config, block, stream, bound.grid_x)
+
+    def __call__(self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **others: Any) -> None:
+        """Bind and launch; arguments are those of `bind`."""
+        self.bind(a, scales_a, b, scales_b, **others)()
 
 
 def _fill(

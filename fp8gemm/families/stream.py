@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.device import hopper_info
-from fp8gemm.driver.launch import ArgumentBlock, LaunchConfig, launch
+from fp8gemm.driver.launch import LaunchConfig, launch
 from fp8gemm.errors import InputError
 from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import KernelRequest

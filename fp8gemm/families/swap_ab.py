@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from torch import Tensor
 
-from fp8gemm.driver.launch import ArgumentBlock
-from fp8gemm.driver.tensor_map import encode_column_blocks
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.tensor_map import encode_column_blocks, replace_address
 from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, pitch, request_label
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.problem import SCALE_BLOCK, Problem
@@ -80,6 +80,10 @@ class SwapAbKernel(GemmKernel):
         params.scales_a = scales_a.data_ptr()
         params.scales_a_stride_m, params.scales_a_stride_k = scales_a.stride()
         params.scales_b = scales_b.data_ptr()
+
+    def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
+        replace_address(block.tensor_map_a, a)
+        block.params.scales_a = scales_a
 
     def _encode_codes(self, destination: int, codes: Tensor, box_rows: int) -> None:
         rows, k = codes.shape

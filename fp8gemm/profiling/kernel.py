@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8gemm.dense import device_chip
+from fp8gemm.dispatch import device_chip
 from fp8gemm.errors import InputError
 from fp8gemm.families.dense import DenseKernel
 from fp8gemm.tuning.config import TileConfig

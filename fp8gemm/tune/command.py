@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
     import torch
 
-    from fp8gemm.dense import device_chip
+    from fp8gemm.dispatch import device_chip
     from fp8gemm.tune.measure import Tuner
 
     seed = recorded_seed(options.results) if options.seed is None else options.seed

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 from fp8gemm import settings
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Problem, Scaling, counted_rows
+from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling, counted_rows
 
 SCHEMA = 1
 SHIPPED = Path(__file__).parent / "tables"
@@ -118,9 +118,11 @@ class Tables:
         known = self._by_chip.get((chip.name, chip.num_sms))
         if known is None or problem.batch_invariant:
             return None
-        key = (problem.m, problem.n, problem.k, problem.scaling.value, problem.output.bytes, problem.static_weights)
+        key = (problem.m, problem.n, problem.k, problem.scaling.value, problem.output.bytes)
+        # A static weight makes a difference to the kernels for few rows alone.
+        kinds = (True, False) if problem.static_weights and problem.m > FEW_ROWS[-1] else (problem.static_weights,)
         for tiles in known:
-            tile = tiles.get(key)
+            tile = next((tiles[key + (kind,)] for kind in kinds if key + (kind,) in tiles), None)
             for config in candidates if tile else ():
                 if tile_of(config) == tile:
                     return config

@@ -13,7 +13,7 @@ import torch
 
 import fp8gemm
 from fp8gemm import cli, settings
-from fp8gemm.dense import device_chip
+from fp8gemm.dispatch import device_chip
 from fp8gemm.tune import report
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import eligible_configs

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from fp8gemm.driver.launch import ArgumentBlock
+from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.families import dense, kernel
 from fp8gemm.families.dense import DenseKernel
 from fp8gemm.tuning.config import TileConfig, candidate_configs
@@ -30,9 +31,12 @@ class Driver:
         monkeypatch.setattr(kernel, "LaunchConfig", SimpleNamespace)
         monkeypatch.setattr(kernel, "ensure_context", lambda index: None)
         monkeypatch.setattr(kernel, "max_active_clusters", lambda config: 132)
-        monkeypatch.setattr(kernel, "launch", lambda config, block, stream, grid: self.blocks.append(block))
+        monkeypatch.setattr(kernel, "BoundLaunch", self.bind)
         for module in (kernel, dense):
             monkeypatch.setattr(module, "encode_2d", self.encode)
+
+    def bind(self, config: Any, block: ArgumentBlock, stream: int, grid: int) -> Callable[[], None]:
+        return lambda: self.blocks.append(block)
 
     def encode(self, destination: int, **options: Any) -> None:
         self.maps.append({"destination": destination, **options})
@@ -67,12 +71,3 @@ def test_rows_that_whole_boxes_leave_over_have_a_map_of_their_own(config: TileCo
         for tail in tails:
             same = {"destination": tail["destination"], "box_outer": tail["box_outer"]}
             assert tail == {**whole, **same}
-
-
-def test_the_map_of_the_rest_is_cached_with_the_block(driver: Driver) -> None:
-    case = cases.signed(100, N, K, seed=0)
-    dense_kernel = DenseKernel(Problem(100, N, K), CONFIGS[0], device_index=0, num_sms=132)
-    out = torch.empty(100, N, dtype=torch.bfloat16)
-    for _ in range(3):
-        dense_kernel(case.a, case.scales_a, case.b, case.scales_b, out=out, stream=0)
-    assert len(driver.at("tensor_map_a_tail")) == 1 and len(set(driver.blocks)) == 1

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import dense, dispatch, settings
+from fp8gemm import dense, dispatch, operands, plans, settings
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import is_mn_major
 from fp8gemm.tuning.config import TileConfig, candidate_configs
@@ -46,6 +46,9 @@ class Kernel:
         self.reads_scales_by_tma = isinstance(config, TileConfig)
         self.calls: list[dict[str, Any]] = []
 
+    def bind(self, *args: Any, **others: Any) -> Callable[[], None]:
+        return lambda: self(*args, **others)
+
     def __call__(self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **others: Any) -> None:
         self.calls.append({"scales_a": scales_a, "scales_b": scales_b, **others})
         out = others["out"]
@@ -61,13 +64,14 @@ class Gpu:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kernels: list[Kernel] = []
         self.built: list[str] = []
-        monkeypatch.setattr(dense, "_uses_reference", lambda tensor: False)
-        monkeypatch.setattr(dense, "device_chip", lambda index: named_chip("h200"))
-        monkeypatch.setattr(dense, "build_many", lambda requests: self.built.extend(r.label for r in requests))
+        monkeypatch.setattr(operands, "uses_reference", lambda tensor: False)
+        for module in (dense, plans):
+            monkeypatch.setattr(module, "device_chip", lambda index: named_chip("h200"))
+        monkeypatch.setattr(plans, "build_many", lambda requests: self.built.extend(r.label for r in requests))
         monkeypatch.setattr(dispatch, "_kernels", {})
         monkeypatch.setattr(dispatch, "load_kernel", self.load)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=17))
+        monkeypatch.setattr(dispatch, "current_device", lambda: None)
+        monkeypatch.setattr(dispatch, "current_stream", lambda index: 17)
 
     def load(self, problem: Problem, config: Config, **options: Any) -> Kernel:
         self.kernels.append(Kernel(problem, config, **options))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fp8gemm.driver import launch, library
-from fp8gemm.driver.launch import ArgumentBlock, KernelParams, LaunchConfig
+from fp8gemm.driver.arguments import ArgumentBlock, KernelParams
+from fp8gemm.driver.launch import LaunchConfig
 from fp8gemm.errors import DriverError, InputError
 
 BINDINGS = library.bindings()

@@ -185,16 +185,29 @@ def test_constraints_meet_the_requirements_of_every_dependency() -> None:
 MAY_IMPORT = {
     "errors": set(),
     "settings": {"errors"},
-    "reference": {"errors"},
     "scales": {"errors"},
+    "reference": {"errors"},
+    "recent": set(),
     "driver": {"errors", "settings"},
     "jit": {"driver", "errors", "settings", "headers"},
     "tuning": {"errors", "settings"},
     "families": {"tuning", "jit", "driver", "errors", "settings"},
     "operands": {"tuning", "errors", "settings", "scales"},
     "dispatch": {"families", "operands", "tuning", "jit", "driver", "errors", "settings"},
-    "dense": {"dispatch", "families", "operands", "tuning", "jit", "driver", "errors", "settings", "reference"},
-    "quantize": {"tuning", "jit", "driver", "errors", "settings", "scales", "reference"},
+    "quantizers": {"dispatch", "families", "driver", "settings", "scales"},
+    "quantize": {"quantizers", "operands", "families", "errors", "scales", "reference"},
+    "dense": {"dispatch", "operands", "tuning", "driver", "settings", "recent", "reference"},
+    "plans": {
+        *("dense", "dispatch", "families", "operands", "tuning", "jit", "driver", "errors", "settings"),
+        *("recent", "reference"),
+    },
+    "linear_plan": {
+        *("plans", "quantizers", "dispatch", "families", "operands", "driver", "errors", "settings"),
+        *("recent", "reference", "scales"),
+    },
+    "ops": {"dense", "quantize", "errors", "scales"},
+    "nn": {"dense", "linear_plan", "operands", "plans", "quantize", "quantizers", "errors", "scales"},
+    "integrations": {"dense", "nn", "quantize", "driver", "errors", "settings"},
 }
 
 
@@ -219,7 +232,10 @@ def test_imports_go_one_way(part: str) -> None:
             assert not {name.split(".")[0] for name in names} & {"torch", "cuda"}, path
 
 
-DEVICE_LAYERS = [{"common"}, {"ptx"}, {"pipeline"}, {"scheduler"}, {"trace"}, {"mainloop", "epilogue"}, {"kernels"}]
+DEVICE_LAYERS = [
+    *({"common"}, {"ptx"}, {"pipeline"}, {"scheduler"}, {"trace"}),
+    *({"mainloop", "epilogue", "quantize"}, {"kernels"}),
+]
 """Lowest first; a header includes its own folder and lower layers, never a neighbour in its layer."""
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import reference
+from fp8gemm.reference import gemm as reference
 from fp8gemm.errors import InputError
 from fp8gemm.reference import (
     dequantize_activation,

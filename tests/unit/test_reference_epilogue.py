@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fp8gemm import reference
+from fp8gemm.reference import gemm as reference
 from fp8gemm.reference import gemm_magnitude, gemm_reference
 from fp8gemm.tuning.problem import Scaling
 from tests import cases

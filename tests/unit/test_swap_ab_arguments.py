@@ -88,16 +88,6 @@ def test_every_argument_reaches_its_place(driver: Driver) -> None:
     assert len(set(map(id, driver.blocks))) == 6
 
 
-def test_calls_share_a_block_only_if_nothing_in_it_differs(driver: Driver) -> None:
-    case = cases.signed(M, N, 256, seed=0)
-    kernel, out = load(256), torch.empty(M, N)
-    for _ in range(3):
-        for static in (False, True):
-            call(kernel, case, out, static_weights=static)
-    assert len(set(map(id, driver.blocks))) == 2 and len(driver.maps) == 4
-    assert [block.params.static_weights for block in driver.blocks] == [0, 1] * 3
-
-
 def test_a_static_weight_is_for_programmatic_launches_alone(driver: Driver) -> None:
     case = cases.signed(M, N, 256, seed=0)
     for programmatic in (False, True):

@@ -18,7 +18,7 @@ from fp8gemm import settings
 from fp8gemm.tuning import table
 from fp8gemm.tuning.config import TileConfig, candidate_configs, is_for_few_rows
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
-from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind, counted_rows
+from fp8gemm.tuning.problem import FEW_ROWS, Addend, OutputType, Problem, Scaling, StoreKind, counted_rows
 from fp8gemm.tuning.select import (
     Config,
     config_by_m,
@@ -146,12 +146,18 @@ def test_an_entry_holds_for_every_store_and_term_with_the_stages_that_fit(proble
         replace(PROBLEM, output=OutputType.FLOAT32),
         replace(PROBLEM, scaling=Scaling.ROW),
         replace(PROBLEM, batch_invariant=True),
-        replace(PROBLEM, static_weights=True),
     ],
 )
 def test_an_entry_holds_for_no_other_kind_of_product(problem: Problem, write: Write) -> None:
     with settings.scope(tables=[write(entry())]):
         assert ranked_configs(problem, H200) == ranked_configs(problem, H200, NO_TABLES)
+
+
+@pytest.mark.parametrize(("m", "holds"), [(FEW_ROWS[-1], False), (FEW_ROWS[-1] + 1, True)])
+def test_beyond_few_rows_an_entry_holds_for_a_static_weight_too(m: int, holds: bool, write: Write) -> None:
+    slow = slow_config(problem := replace(PROBLEM, m=m))
+    with settings.scope(tables=[write(entry(problem, slow))]):
+        assert (select_config(replace(problem, static_weights=True), H200) == slow) is holds
 
 
 def test_an_entry_cannot_bring_a_config_that_the_choice_may_not_fall_on(write: Write) -> None:

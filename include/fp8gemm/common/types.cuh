@@ -25,6 +25,15 @@ static_assert(sizeof(uint16_t) == 2 && sizeof(uint32_t) == 4 && sizeof(uint64_t)
 /// What the output is made of.
 enum class OutputType { kBfloat16, kFloat16, kFloat32 };
 
+/// What a quantiser reads.
+enum class InputType { kBfloat16, kFloat16, kFloat32 };
+
+/// What a quantiser of rows makes codes of.
+enum class QuantizeSource {
+    kPlain,    ///< the input
+    kSiluMul,  ///< silu(gate) * up, the halves of an input twice as wide
+};
+
 /// What a term that the epilogue adds (C, the bias) is made of.
 enum class Addend { kNone, kBfloat16, kFloat32 };
 

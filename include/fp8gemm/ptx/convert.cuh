@@ -1,4 +1,4 @@
-// Conversions between floats and the 16-bit formats that outputs and addends come in.
+// Conversions between floats and the formats of inputs, outputs and addends.
 #pragma once
 
 #include "fp8gemm/common/types.cuh"
@@ -22,6 +22,21 @@ FP8GEMM_DEVICE uint32_t pack_float16(float low, float high) {
 /// A bfloat16 is the upper half of the float it stands for.
 FP8GEMM_DEVICE float unpack_bfloat16(uint32_t bits) {
     return __uint_as_float(bits << 16);
+}
+
+/// cvt.f32.f16: exact.
+FP8GEMM_DEVICE float unpack_float16(uint16_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+/// cvt.rn.satfinite.e4m3x2.f32: two floats to FP8, rounded to nearest even, the first in the lower byte. What is past
+/// 448 becomes 448; NaN stays NaN.
+FP8GEMM_DEVICE uint16_t pack_e4m3(float low, float high) {
+    uint16_t packed;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
 }
 
 }  // namespace fp8gemm::ptx

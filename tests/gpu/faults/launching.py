@@ -164,7 +164,7 @@ def in_threads(work: Sequence[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-def call_often(plan: fp8gemm.dense.Plan, tokens: Sequence[Case], calls: int, counts: list[int]) -> None:
+def call_often(plan: fp8gemm.Plan, tokens: Sequence[Case], calls: int, counts: list[int]) -> None:
     """Call a plan on a stream of this thread's own with inputs in turn; append how many elements were wrong."""
     device = tokens[0].a.device
     with torch.cuda.stream(torch.cuda.Stream(device)):

@@ -31,12 +31,12 @@ class Layer(nn.Module):
         for name in NAMES:
             self.register_parameter(name, nn.Parameter(getattr(case, name).clone(), requires_grad=False))
 
-    def plan(self, kind: Kind) -> fp8gemm.dense.Plan:
+    def plan(self, kind: Kind) -> fp8gemm.Plan:
         options = {"out_dtype": kind.output, "c_dtype": kind.c}
         return fp8gemm.plan(self.b, self.scales_b, max_m=128, bias=self.bias, **options)
 
 
-def call(plan: fp8gemm.dense.Plan, case: Case) -> Tensor:
+def call(plan: fp8gemm.Plan, case: Case) -> Tensor:
     terms = {} if case.c is None else {"c": case.c}
     return plan(case.a, case.scales_a, **terms)
 

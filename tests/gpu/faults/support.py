@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm import operands
-from fp8gemm.dense import device_chip
+from fp8gemm.dispatch import device_chip
 from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.build import build_many

@@ -1,0 +1,142 @@
+"""What kernels are called with, laid out as the device code declares it."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Generic, TypeVar
+
+from fp8gemm.driver.tensor_map import MAP_ALIGNMENT, MAP_BYTES
+
+_TensorMap = ctypes.c_uint64 * (MAP_BYTES // 8)
+
+
+class KernelParams(ctypes.Structure):
+    """``Kernel::Params`` as the device code declares it: the one table of offsets on the host.
+
+    Attributes:
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: the maps,
+            at offsets 0, 128, 256, 384, 512 and 640.
+        scales_b: device address of B's scales, where a kernel reads them without a map.
+        d: device address of the output.
+        d_stride_m, d_stride_n: the output's strides, in elements.
+        c: device address of the matrix that is added.
+        c_stride_m, c_stride_n: its strides, in elements.
+        bias: device address of the row that is added to every row.
+        m: rows of A and of the output.
+        static_weights: nonzero lets a kernel read B and its scales before the previous grids have ended.
+        b: device address of B, where a kernel reads it without a map.
+        scales_a: device address of A's scales, where a kernel reads them without a map.
+        scales_a_stride_m, scales_a_stride_k: their strides, in elements.
+    """
+
+    _fields_ = [
+        ("tensor_map_a", _TensorMap),
+        ("tensor_map_b", _TensorMap),
+        ("tensor_map_scales_a", _TensorMap),
+        ("tensor_map_scales_b", _TensorMap),
+        ("tensor_map_d", _TensorMap),
+        ("tensor_map_a_tail", _TensorMap),
+        ("scales_b", ctypes.c_void_p),
+        ("d", ctypes.c_void_p),
+        ("d_stride_m", ctypes.c_int64),
+        ("d_stride_n", ctypes.c_int64),
+        ("c", ctypes.c_void_p),
+        ("c_stride_m", ctypes.c_int64),
+        ("c_stride_n", ctypes.c_int64),
+        ("bias", ctypes.c_void_p),
+        ("m", ctypes.c_uint32),
+        ("static_weights", ctypes.c_uint32),
+        ("b", ctypes.c_void_p),
+        ("scales_a", ctypes.c_void_p),
+        ("scales_a_stride_m", ctypes.c_int64),
+        ("scales_a_stride_k", ctypes.c_int64),
+        ("_padding", ctypes.c_uint32 * 6),  # the size is a multiple of the alignment
+    ]
+
+
+class QuantizeParams(ctypes.Structure):
+    """``QuantizeParams`` as ``include/fp8gemm/quantize/params.cuh`` declares them; strides and pitches in elements.
+
+    Attributes:
+        x, residual, weight: device addresses of what is read; 0 for what there is not.
+        codes, scales, summed: of what is written.
+        x_stride, residual_stride: from row to row.
+        rows, k: of the codes.
+        scales_pitch: from a K block's scales to the next one's.
+        eps: of the norm.
+    """
+
+    _fields_ = [
+        ("x", ctypes.c_void_p),
+        ("residual", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p),
+        ("codes", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("summed", ctypes.c_void_p),
+        ("x_stride", ctypes.c_int64),
+        ("residual_stride", ctypes.c_int64),
+        ("rows", ctypes.c_uint32),
+        ("k", ctypes.c_uint32),
+        ("scales_pitch", ctypes.c_uint32),
+        ("eps", ctypes.c_float),
+    ]
+
+
+_Params = TypeVar("_Params", KernelParams, QuantizeParams)
+
+
+@cache
+def _memory_of(params: type[ctypes.Structure]) -> type[ctypes.Array[ctypes.c_char]]:
+    return ctypes.c_char * (ctypes.sizeof(params) + MAP_ALIGNMENT)
+
+
+class Arguments(Generic[_Params]):
+    """The arguments of one launch: one structure at a 64-byte boundary.
+
+    The driver copies it during the launch, so that it may be changed as soon as `launch` has returned.
+
+    Attributes:
+        params: the fields to set before a launch.
+        kernel_params: the ``void**`` that the driver takes: an array of one pointer, to the structure.
+    """
+
+    __slots__ = ("_memory", "_pointers", "kernel_params", "params")
+
+    def __init__(self, params: type[_Params]) -> None:
+        self._memory = _memory_of(params)()
+        self.params: _Params = params.from_buffer(self._memory, -ctypes.addressof(self._memory) % MAP_ALIGNMENT)
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self.params))
+        self.kernel_params = ctypes.c_void_p(ctypes.addressof(self._pointers))
+
+    def read_from(self, other: Arguments[_Params]) -> None:
+        """Become equal to another one."""
+        ctypes.memmove(ctypes.addressof(self.params), ctypes.addressof(other.params), ctypes.sizeof(other.params))
+
+
+class ArgumentBlock(Arguments[KernelParams]):
+    """The arguments of a GEMM.
+
+    Attributes:
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: host
+            addresses for `encode_2d`.
+    """
+
+    __slots__ = (
+        "tensor_map_a",
+        "tensor_map_a_tail",
+        "tensor_map_b",
+        "tensor_map_d",
+        "tensor_map_scales_a",
+        "tensor_map_scales_b",
+    )
+
+    def __init__(self) -> None:
+        super().__init__(KernelParams)
+        address = ctypes.addressof(self.params)
+        self.tensor_map_a = address + KernelParams.tensor_map_a.offset
+        self.tensor_map_b = address + KernelParams.tensor_map_b.offset
+        self.tensor_map_scales_a = address + KernelParams.tensor_map_scales_a.offset
+        self.tensor_map_scales_b = address + KernelParams.tensor_map_scales_b.offset
+        self.tensor_map_d = address + KernelParams.tensor_map_d.offset
+        self.tensor_map_a_tail = address + KernelParams.tensor_map_a_tail.offset

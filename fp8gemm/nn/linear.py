@@ -1,0 +1,274 @@
+"""A linear layer whose weight is FP8 with 128x128 scales and whose inputs are quantised as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+
+from fp8gemm.dense import gemm
+from fp8gemm.errors import InputError
+from fp8gemm.linear_plan import LinearPlan, check_input, refuse_gradient
+from fp8gemm.nn.checkpoint import (
+    BIAS,
+    SCALES,
+    WEIGHT,
+    bias_dtype,
+    checked_bias,
+    checked_scales,
+    checked_state,
+    checked_weight,
+)
+from fp8gemm.nn.moving import moving_only
+from fp8gemm.operands import uses_reference
+from fp8gemm.plans import MAX_PLANNED_M
+from fp8gemm.quantize import quantize_weight
+from fp8gemm.quantizers import INPUTS
+from fp8gemm.scales import block_count
+
+_FP8 = torch.float8_e4m3fn
+
+
+class Fp8Linear(nn.Module):
+    """``y = x @ weight.T + bias`` with FP8 operands: for inference, in place of `torch.nn.Linear`.
+
+    The constructor makes a layer whose weight is zero, on "meta" none at all; its values come from `load_state_dict`.
+    From a layer or tensors that are there: `from_linear`, `from_quantized`. Names, shapes and dtypes in a state dict
+    are those of DeepSeek-V3's and Qwen3-FP8's checkpoints.
+
+    ``train()`` and ``eval()`` make no difference, and no parameter ever requires a gradient; an input that requires
+    one, with gradients enabled, is an error. ``half()``, ``to(dtype)`` and the like leave codes and scales alone, and
+    keep the bias in a dtype that the kernels add.
+
+    Args:
+        in_features: K, a multiple of 16.
+        out_features: N, at least 1.
+        bias: whether there is one.
+        device, dtype: as in `torch.nn.Linear`; ``dtype`` is the bias's, and float16 becomes float32.
+        max_m: rows up to which a GPU's kernels are got ready ahead; more rows are computed too.
+        batch_invariant: as in `fp8gemm.gemm`.
+
+    Attributes:
+        weight: (N, K) float8_e4m3fn.
+        weight_scale_inv: (ceil(N/128), ceil(K/128)) float32 multipliers: ``real = weight * weight_scale_inv``.
+        bias: (N,) bfloat16 or float32, or None.
+
+    Raises:
+        InputError: sizes, ``max_m`` or ``dtype`` that no kernel takes.
+    """
+
+    weight: nn.Parameter
+    weight_scale_inv: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        max_m: int = 16384,
+        batch_invariant: bool | None = None,
+    ) -> None:
+        super().__init__()
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if in_features < 16 or in_features % 16:
+            raise InputError(f"in_features: expected a multiple of 16, at least 16, got {in_features}")
+        if out_features < 1:
+            raise InputError(f"out_features: expected at least 1, got {out_features}")
+        if not 1 <= max_m <= MAX_PLANNED_M:
+            raise InputError(f"max_m: expected 1 to {MAX_PLANNED_M}, got {max_m}")
+        if dtype not in INPUTS:
+            raise InputError(f"dtype: expected one of {', '.join(map(str, INPUTS))}, got {dtype}")
+        self.in_features, self.out_features = in_features, out_features
+        self.max_m, self.batch_invariant = max_m, batch_invariant
+        self._dtype = dtype
+        self._plan = LinearPlan(max_m=max_m, batch_invariant=batch_invariant)
+        blocks = block_count(out_features), block_count(in_features)
+        # NOTE: zeros as bytes, because not every device fills FP8.
+        codes = torch.zeros(out_features, in_features, dtype=torch.uint8, device=device).view(_FP8)
+        self.weight = _frozen(codes)
+        self.weight_scale_inv = _frozen(torch.ones(blocks, dtype=torch.float32, device=device))
+        zeros = torch.zeros(out_features, dtype=bias_dtype(dtype), device=device) if bias else None
+        self.register_parameter(BIAS, None if zeros is None else _frozen(zeros))
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, *, max_m: int = 16384, batch_invariant: bool | None = None) -> Fp8Linear:
+        """A layer with the quantised weight of ``linear``, where that is, and a copy of its bias.
+
+        On "meta" there is nothing to quantise, and the layer waits for its values there too.
+
+        Raises:
+            InputError: a weight or bias that is not bfloat16, float16 or float32, or K is not a multiple of 16.
+        """
+        weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+        n, k = weight.shape
+        options: dict[str, Any] = {"dtype": weight.dtype, "max_m": max_m, "batch_invariant": batch_invariant}
+        layer = cls(k, n, bias is not None, device="meta", **options)
+        if not weight.is_meta:
+            # NOTE: a clone, so that changes of one layer's bias never show in the other.
+            layer = cls.from_quantized(*quantize_weight(weight), None if bias is None else bias.clone(), **options)
+        return layer.train(linear.training)
+
+    @classmethod
+    def from_quantized(
+        cls,
+        weight: Tensor,
+        weight_scale_inv: Tensor,
+        bias: Tensor | None = None,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        max_m: int = 16384,
+        batch_invariant: bool | None = None,
+    ) -> Fp8Linear:
+        """A layer around tensors that are quantised already; it keeps them, not copies, where they need no conversion.
+
+        Args:
+            weight: (N, K) float8_e4m3fn.
+            weight_scale_inv: (ceil(N/128), ceil(K/128)) float32, bfloat16 or float8_e8m0fnu, widened exactly.
+            bias: (N,) bfloat16, float16 or float32, or None.
+            dtype: that of the activations to come, as in the constructor; a ``bias`` keeps its own.
+            max_m, batch_invariant: as in the constructor.
+
+        Raises:
+            InputError: a tensor is not as described, or not where ``weight`` is.
+        """
+        if weight.dim() != 2:
+            raise InputError(f"weight: expected shape (N, K), got {tuple(weight.shape)}")
+        n, k = weight.shape
+        weight = checked_weight(WEIGHT, weight, n, k)
+        for name, tensor in ((SCALES, weight_scale_inv), (BIAS, bias)):
+            if tensor is not None and tensor.device != weight.device:
+                raise InputError(f"{name}: expected the device of weight, {weight.device}, got {tensor.device}")
+        options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
+        layer = cls(k, n, bias is not None, device="meta", dtype=dtype, **options)
+        layer.weight = _frozen(weight)
+        layer.weight_scale_inv = _frozen(checked_scales(SCALES, weight_scale_inv, n, k))
+        if bias is not None:
+            layer.bias = _frozen(checked_bias(BIAS, bias, n))
+        layer._prepare()
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's output.
+
+        Args:
+            x: (..., K) bfloat16, float16 or float32, any strides, where the weight is. Any leading dimension may be 0.
+
+        Returns:
+            (..., N) of x's dtype, contiguous.
+
+        Raises:
+            InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
+        """
+        # FakeTensor and other subclasses, and modes that watch operators, are for the operators.
+        if is_compiling() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack():
+            return self._traced(x)
+        parameters: Any = self._parameters  # itself, because to look up each of them by name takes longer than a launch
+        return self._plan(x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS])
+
+    def forward_quantized(self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        """The output for rows that are quantised already, as by `fp8gemm.quantize_silu_mul`.
+
+        Args:
+            a: (M, K) float8_e4m3fn.
+            scales_a: (M, ceil(K/128)) float32, MN-major or, at the cost of a copy, of any strides.
+            out_dtype: bfloat16, float16 or float32.
+
+        Returns:
+            (M, N) of ``out_dtype``.
+
+        Raises:
+            InputError: as `fp8gemm.gemm`, in whose words ``b`` and ``scales_b`` are the layer's weight and scales.
+        """
+        return gemm(
+            a,
+            scales_a,
+            self.weight,
+            self.weight_scale_inv,
+            bias=self.bias,
+            out_dtype=out_dtype,
+            batch_invariant=self.batch_invariant,
+            static_weights=True,
+        )
+
+    def _traced(self, x: Tensor) -> Tensor:
+        """`forward` as nodes of a graph, or for a tensor that is not plain.
+
+        NOTE: two operators, so that a compiler that merges equal nodes quantises an input of several layers once.
+        """
+        check_input(x, self.weight)
+        refuse_gradient(x)
+        rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        rows = rows if rows.stride(1) == 1 else rows.contiguous()
+        a, scales_a = torch.ops.fp8gemm.quantize_activation(rows)
+        terms = a, scales_a, self.weight, self.weight_scale_inv, None, self.bias
+        out: Tensor = torch.ops.fp8gemm.gemm(*terms, rows.dtype, self.batch_invariant, True)
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def _prepare(self) -> None:
+        """On a GPU: load the kernels for the inputs that are expected, and wait until the weight is written.
+
+        NOTE: the layer promises its kernels a static weight: one that no kernel writes while they run.
+        """
+        if not uses_reference(self.weight):
+            self._plan.prepare(self.weight, self.weight_scale_inv, self.bias, self._dtype)
+            torch.cuda.current_stream(self.weight.device).synchronize()
+
+    def extra_repr(self) -> str:
+        text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return text if self.batch_invariant is None else f"{text}, batch_invariant={self.batch_invariant}"
+
+    # Moving, loading, pickling.
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fp8Linear:
+        """As in `torch.nn.Module`, but `moving_only`."""
+        like_inputs = fn(torch.empty(0, dtype=self._dtype, device=self.weight.device))
+        self._dtype = like_inputs.dtype if like_inputs.dtype in INPUTS else self._dtype
+        super()._apply(moving_only(fn, bias=self.bias), recurse)  # type: ignore[no-untyped-call]
+        self._prepare()
+        return self
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Check and convert this layer's tensors before any of them is copied or assigned.
+
+        Raises:
+            InputError: a tensor is not what the layer takes, or a weight comes without scales or they without it; the
+                message begins with its whole key.
+        """
+        state_dict = checked_state(
+            state_dict, prefix, self.out_features, self.in_features, has_bias=self.bias is not None
+        )
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # NOTE: codes as bytes, because what pickle writes of an FP8 tensor torch cannot load again.
+        parameters = {**self._parameters, WEIGHT: self.weight.detach().view(torch.uint8)}
+        return {**self.__dict__, "_parameters": parameters}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._parameters = dict(self._parameters)
+        self._parameters[WEIGHT] = _frozen(state["_parameters"][WEIGHT].view(_FP8))
+        self._prepare()
+
+
+def _frozen(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)

@@ -1,0 +1,124 @@
+"""From checked inputs to the quantisers' kernels: outputs, the kernel, its launch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp8gemm import settings
+from fp8gemm.dispatch import current_stream, on_device
+from fp8gemm.driver.device import hopper_info
+from fp8gemm.families.quantize import (
+    InputType,
+    QuantizeKernel,
+    Quantizer,
+    QuantizeSource,
+    norm_threads,
+    quantizer_of_blocks,
+    quantizer_of_norm,
+    quantizer_of_rows,
+    rows_of_warp,
+)
+from fp8gemm.scales import block_count, empty_mn_major
+
+INPUTS = {
+    torch.bfloat16: InputType.BFLOAT16,
+    torch.float16: InputType.FLOAT16,
+    torch.float32: InputType.FLOAT32,
+}
+"""What quantisers read."""
+ALIGNMENT = 16
+"""Bytes that a lane loads at once: rows begin on multiples of it."""
+
+_kernels: dict[tuple[str, int, bool], QuantizeKernel] = {}
+
+
+def kernel_of(quantizer: Quantizer, device_index: int) -> QuantizeKernel:
+    """The loaded kernel, compiled if the settings allow that.
+
+    Raises:
+        UnsupportedDeviceError: the GPU is not Hopper.
+        CacheMissError, CompileError, DriverError: it could not be found, built or loaded.
+    """
+    in_force = settings.current()
+    key = quantizer.request.label, device_index, in_force.pdl
+    found = _kernels.get(key)
+    if found is None:
+        hopper_info(device_index)
+        # NOTE: no other kernel can stand in for one that quantises, so that "nearest" means that it must be ready.
+        kernel = QuantizeKernel(
+            quantizer,
+            device_index=device_index,
+            allow_compile=in_force.jit == "compile",
+            programmatic=in_force.pdl,
+        )
+        found = _kernels.setdefault(key, kernel)
+    return found
+
+
+@lru_cache(maxsize=64)
+def rows_quantizer(source: QuantizeSource, dtype: torch.dtype, rows: int) -> Quantizer:
+    """The quantiser of activations of a dtype whose warps have so many rows."""
+    return quantizer_of_rows(source, INPUTS[dtype], rows)
+
+
+@lru_cache(maxsize=1024)
+def _norm_quantizer(k: int, dtype: torch.dtype, weight: torch.dtype, residual: bool, threads: int) -> Quantizer:
+    return quantizer_of_norm(k, INPUTS[dtype], INPUTS[weight], residual=residual, threads=threads)
+
+
+@lru_cache(maxsize=64)
+def _blocks_quantizer(dtype: torch.dtype) -> Quantizer:
+    return quantizer_of_blocks(INPUTS[dtype])
+
+
+def quantize_rows(source: QuantizeSource, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and MN-major scales of ``x`` (M, K), or (M, 2K) where the source takes two halves."""
+    m, columns = x.shape
+    k = columns // 2 if source is QuantizeSource.SILU_MUL else columns
+    codes, scales = _empty(m, k, x.device)
+    _run(rows_quantizer(source, x.dtype, rows_of_warp(m, k)), aligned(x), codes, scales)
+    return codes, scales
+
+
+def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and scales of 128x128 blocks of ``w`` (N, K)."""
+    n, k = w.shape
+    codes = torch.empty((n, k), dtype=torch.float8_e4m3fn, device=w.device)
+    scales = torch.empty((block_count(n), block_count(k)), dtype=torch.float32, device=w.device)
+    _run(_blocks_quantizer(w.dtype), aligned(w), codes, scales)
+    return codes, scales
+
+
+def quantize_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes and MN-major scales of the RMS norm of ``x`` (+ ``residual``), and what was normed."""
+    m, k = x.shape
+    codes, scales = _empty(m, k, x.device)
+    quantizer = _norm_quantizer(k, x.dtype, weight.dtype, residual is not None, norm_threads(m, k))
+    summed = x if residual is None else torch.empty((m, k), dtype=x.dtype, device=x.device)
+    residual = None if residual is None else aligned(residual)
+    _run(quantizer, aligned(x), codes, scales, residual=residual, weight=aligned(weight), summed=summed, eps=eps)
+    return codes, scales, summed
+
+
+def aligned(x: Tensor) -> Tensor:
+    """``x``, or a copy of it if one of its rows does not begin on a 16-byte boundary."""
+    off = x.data_ptr() % ALIGNMENT or (x.dim() == 2 and x.shape[0] > 1 and x.stride(0) * x.element_size() % ALIGNMENT)
+    return x.clone(memory_format=torch.contiguous_format) if off else x
+
+
+def _empty(m: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    codes = torch.empty((m, k), dtype=torch.float8_e4m3fn, device=device)
+    return codes, empty_mn_major(m, block_count(k), device=device)
+
+
+def _run(quantizer: Quantizer, x: Tensor, codes: Tensor, scales: Tensor, **others: Any) -> None:
+    """Launch for some rows; ``others`` are those of `QuantizeKernel.bind`."""
+    if codes.shape[0]:
+        index = x.device.index
+        kernel = kernel_of(quantizer, index)
+        with on_device(index):
+            kernel.bind(x, codes, scales, stream=current_stream(index), **others)()

@@ -1,0 +1,25 @@
+// What a quantiser is called with: one struct for all of them, so that the host has one table of offsets.
+#pragma once
+
+#include "fp8gemm/common/types.cuh"
+
+namespace fp8gemm {
+
+/// Filled in by the host: fp8gemm/driver/launch.py knows these offsets. Strides and pitches are in elements.
+struct QuantizeParams {
+    const void* x;         ///< (rows, k), or (rows, 2 k): gate and up side by side
+    const void* residual;  ///< (rows, k), if there is one
+    const void* weight;    ///< (k,), of the norm, if there is one
+    uint8_t* codes;        ///< (rows, k) e4m3, packed
+    float* scales;         ///< of rows: (ceil(k / 128), scales_pitch), rows adjacent; of blocks: (rows / 128, k / 128)
+    void* summed;          ///< (rows, k), packed: x + residual
+    int64_t x_stride;
+    int64_t residual_stride;
+    uint32_t rows;
+    uint32_t k;
+    uint32_t scales_pitch;
+    float eps;
+};
+static_assert(sizeof(QuantizeParams) == 80, "the host lays out this struct byte by byte");
+
+}  // namespace fp8gemm
