@@ -1,10 +1,11 @@
 """Is FP8 good enough for a model? Errors of FP8 and bfloat16 products against the exact ones of unquantised operands.
 
 By distribution, on layer shapes, over K, and through a small network. These figures gate nothing; beside them every
-kernel's result is held to the gates of the tests, on the same operands. Runs on a Hopper GPU, or without one with the
-reference backend. Runs from a checkout.
+kernel's result is held to the gates of the tests, on the same operands. With --model instead through a real network, a
+sentence encoder, which has gates of its own. Runs on a Hopper GPU, or without one with the reference backend. Runs from
+a checkout.
 
-Exit code 0: done. 1: a kernel failed a gate. 2: bad arguments.
+Exit code 0: done. 1: a kernel, or the real network, failed a gate. 2: bad arguments.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ import torch  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 from fp8gemm import __version__  # noqa: E402
-from fp8gemm.accuracy import network, plot  # noqa: E402
+from fp8gemm.accuracy import encoder, model, network, plot  # noqa: E402
 from fp8gemm.accuracy.data import DISTRIBUTIONS, Distribution  # noqa: E402
 from fp8gemm.accuracy.figures import Figures, compare, exact_product  # noqa: E402
 from fp8gemm.accuracy.network import Agreement, NetworkShape, measure_network  # noqa: E402
@@ -37,9 +39,10 @@ from fp8gemm.accuracy.report import Report, Row, Verdict, header, line  # noqa: 
 from fp8gemm.benchmark.command import parse_m, parse_nk, parse_positive  # noqa: E402
 from fp8gemm.benchmark.report import Shape  # noqa: E402
 from fp8gemm.demo.target import Target, find_target  # noqa: E402
-from fp8gemm.errors import UnsupportedError  # noqa: E402
+from fp8gemm.errors import InputError, UnsupportedError  # noqa: E402
 from tests.numerics import Gate, check  # noqa: E402
 
+SENTENCES = ROOT / "tests" / "data" / "sentences.txt"
 EXIT_FAILED = 1
 
 
@@ -77,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot.draw(options.earlier, options.plot)
         return 0
     target = find_target()
+    if options.model:
+        return _through_model(options, target)
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     device = target.gpu.name if target.gpu is not None else "CPU, reference backend"
     print(f"fp8gemm {__version__}, torch {torch.__version__}, seed {seed}, on: {device}\n{target.reason}\n")
@@ -84,13 +89,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = _measure(options, target, products, heading=_heading(options, device, target, products, seed))
     print("\n".join(report.lines()))
     result = report.as_json()
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    _write(options.json, result)
     if options.plot is not None:
         plot.draw(result, options.plot)
     print(f"\nkernel gates: {'FAILED' if report.failed else 'passed on every shape'}")
     return EXIT_FAILED if report.failed else 0
+
+
+def _through_model(options: argparse.Namespace, target: Target) -> int:
+    """The same for ``--model``."""
+    sentences = encoder.read_sentences(SENTENCES)
+    device = target.gpu.name if target.gpu is not None else "CPU, reference backend"
+    print(f"fp8gemm {__version__}, torch {torch.__version__}, on: {device}\n{target.reason}\n")
+    heading = {**_machine(device, target), "transformers": version("transformers")}
+    with _current(target):
+        report = model.measure_model(options.model_path, sentences, target.device, heading=heading)
+    print("\n".join(report.lines()))
+    _write(options.json, report.as_json())
+    failures = report.failures()
+    print("\n" + "\n".join(f"FAILED: {failure}" for failure in failures) if failures else "\ngates: passed")
+    return EXIT_FAILED if failures else 0
+
+
+def _write(path: Path | None, result: dict[str, Any]) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -109,7 +133,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--from", dest="earlier", type=_result, metavar="JSON", help="measure nothing; --plot what --json wrote earlier"
     )
+    parser.add_argument("--model", action="store_true", help=f"measure {encoder.MODEL_NAME} instead")
+    parser.add_argument(
+        "--model-path", type=Path, metavar="FOLDER", help=f"where it is, default the package {encoder.PACKAGE}"
+    )
     options = parser.parse_args(argv)
+    if options.model:
+        _check_model_options(parser, options)
+    elif options.model_path is not None:
+        parser.error("--model-path: expected --model with it")
     sizes = QUICK if options.quick else FULL
     options.network = sizes.network
     defaults = {"m": sizes.m, "nk": parse_nk(sizes.nk), "k": parse_m(sizes.k), "n": sizes.n}
@@ -129,6 +161,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _check_model_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """The model's folder must be there, and the options of the other measurement must not."""
+    for name in ("m", "nk", "k", "n", "seed", "plot", "earlier", "quick"):
+        given = getattr(options, name)
+        if given is not None and given is not False:
+            flag = "from" if name == "earlier" else name
+            parser.error(f"--model: expected --model-path and --json beside it at most, got --{flag}")
+    try:
+        options.model_path = encoder.find_model_folder(options.model_path)
+    except (InputError, UnsupportedError) as error:
+        parser.error(f"--model: {error}")
+
+
 def _result(path: str) -> dict[str, Any]:
     """What `--json` wrote there."""
     try:
@@ -144,12 +189,7 @@ def _heading(
     options: argparse.Namespace, device: str, target: Target, products: Sequence[Product], seed: int
 ) -> dict[str, Any]:
     return {
-        "gpu": None if target.gpu is None else target.gpu.name,
-        "device": device,
-        "backend": target.backend,
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "version": __version__,
+        **_machine(device, target),
         "seed": seed,
         "m": options.m,
         "layers": [f"{n}x{k}" for n, k in options.nk],
@@ -158,6 +198,21 @@ def _heading(
         "distributions": {each.name: each.description for each in DISTRIBUTIONS},
         "network": {"description": network.DESCRIPTION, **asdict(options.network)},
     }
+
+
+def _machine(device: str, target: Target) -> dict[str, Any]:
+    return {
+        "gpu": None if target.gpu is None else target.gpu.name,
+        "device": device,
+        "backend": target.backend,
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "version": __version__,
+    }
+
+
+def _current(target: Target) -> AbstractContextManager[object]:
+    return nullcontext() if target.gpu is None else torch.cuda.device(target.device)
 
 
 def _shapes(options: argparse.Namespace) -> Iterator[tuple[str, Shape]]:
@@ -172,12 +227,15 @@ def _measure(
 ) -> Report:
     """Every row, printed as soon as it is there, and the network."""
     work = [(each, sweep, shape) for each in DISTRIBUTIONS for sweep, shape in _shapes(options)]
-    current: AbstractContextManager[object] = nullcontext() if target.gpu is None else torch.cuda.device(target.device)
     seed = heading["seed"]
     rows: list[Row] = []
     agreement: dict[str, dict[str, Agreement]] = {}
     # None: no bar where standard error is no terminal.
-    with current, torch.no_grad(), tqdm(total=len(work) + len(DISTRIBUTIONS), leave=False, disable=None) as bar:
+    with (
+        _current(target),
+        torch.no_grad(),
+        tqdm(total=len(work) + len(DISTRIBUTIONS), leave=False, disable=None) as bar,
+    ):
         bar.write(header([product.name for product in products]))
         for distribution, sweep, shape in work:
             rows.append(_row(distribution, sweep, shape, products, generator=_generator(target, seed + len(rows))))
