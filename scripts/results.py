@@ -24,14 +24,16 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 from result_plots import bench as bench_plot  # noqa: E402
 from result_plots import calibration as calibration_plot  # noqa: E402
 from result_plots import canvas  # noqa: E402
+from result_plots import linear as linear_plot  # noqa: E402
+from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import accuracy, checks, choice, small_m, speed  # noqa: E402
+from result_tables import accuracy, checks, choice, linear, model, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.errors import UnsupportedError  # noqa: E402
 
-PAGES = ("README.md", "docs/numerics.md", "docs/profiling.md", "docs/tuning.md")
+PAGES = ("README.md", "docs/linear.md", "docs/numerics.md", "docs/profiling.md", "docs/tuning.md")
 RESULTS = "docs/results"
 EXIT_FAILED = 1
 
@@ -72,7 +74,10 @@ class Plot:
 _ACCURACY = ("accuracy-h200.json", "scripts/accuracy.py --json")
 _BENCH = ("bench-h200.json", "scripts/bench.py --json")
 _CALIBRATION = "calibration-h200.json"
+_MODEL, _MODEL_PLOT = "model-accuracy-h200.json", "docs/plots/model-accuracy-h200.png"
 _SMALL_M, _SMALL_M_PLOT = "bench-small-m-h200.json", "docs/plots/bench-small-m-h200.png"
+_LINEAR, _LINEAR_PLOT = "bench-linear-h200.json", "docs/plots/bench-linear-h200.png"
+_DECODER, _DECODER_PLOT = "decoder-h200.json", "docs/plots/decoder-h200.png"
 SECTIONS = {
     "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
     "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
@@ -88,8 +93,31 @@ SECTIONS = {
         "scripts/bench.py --small-m --json",
         picture=("Microseconds by M at each N x K: fp8gemm, its peers, and reading the weight alone", _SMALL_M_PLOT),
     ),
+    "linear": Section(
+        _LINEAR,
+        linear.linear,
+        "scripts/bench.py --linear --json",
+        picture=("Speed of a linear layer relative to a bfloat16 one, by M at each N x K and on average", _LINEAR_PLOT),
+    ),
+    "linear_shapes": Section(_LINEAR, linear.linear_shapes, "scripts/bench.py --linear --json"),
+    "quantize_kernels": Section(
+        "bench-quantize-h200.json", linear.quantize_kernels, "scripts/bench.py --quantize --json"
+    ),
+    "host": Section("host-h200.json", linear.host, "scripts/bench.py --host --json"),
+    "decoder": Section(
+        _DECODER,
+        linear.decoder,
+        "scripts/decoder.py --compile --json",
+        picture=("Speed of a decoder's steps in FP8 relative to bfloat16", _DECODER_PLOT),
+    ),
     "accuracy": Section(_ACCURACY[0], accuracy.accuracy, _ACCURACY[1]),
     "accuracy_summary": Section(_ACCURACY[0], accuracy.accuracy_summary, _ACCURACY[1]),
+    "model_accuracy": Section(
+        _MODEL,
+        model.model_accuracy,
+        "scripts/accuracy.py --model --json",
+        picture=("Noise of each FP8 layer in dB, and how far each sentence's embedding moves", _MODEL_PLOT),
+    ),
     "gates": Section("gates-h200.json", checks.gates, "tests/gpu/test_sweep.py"),
     "mutations": Section("mutations-h200.json", checks.mutations, "the mutation tests"),
     "faults": Section("faults-h200.json", checks.faults, "the fault tests"),
@@ -99,6 +127,9 @@ SECTIONS = {
 PLOTS = {
     "docs/plots/bench-h200.png": Plot(_BENCH[0], bench_plot.draw),
     _SMALL_M_PLOT: Plot(_SMALL_M, small_m_plot.draw),
+    _LINEAR_PLOT: Plot(_LINEAR, linear_plot.draw),
+    _DECODER_PLOT: Plot(_DECODER, linear_plot.draw_decoder),
+    _MODEL_PLOT: Plot(_MODEL, model_plot.draw),
     "docs/plots/calibration-h200.png": Plot(_CALIBRATION, calibration_plot.draw),
     "docs/plots/timeline-h200.png": Plot("timeline-h200.json", timeline_plot.draw),
 }

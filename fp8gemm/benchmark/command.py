@@ -9,18 +9,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fp8gemm import settings
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.benchmark.sweep import Sweep
 from fp8gemm.errors import InputError
 
 if TYPE_CHECKING:
-    from fp8gemm.benchmark.suite import Suite
+    import torch
 
-SUMMARY = "Time products beside other libraries, or chains of products, on this machine's Hopper GPU."
+    from fp8gemm.benchmark.modes import Mode
+    from fp8gemm.benchmark.suite import Suite
+    from fp8gemm.driver.device import DeviceInfo
+
+SUMMARY = "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU."
 DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
 DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
 SMALL_M = "1,2,4,8,16,32,48,64,96,128"
 SMALL_M_NK = "2112x7168,576x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
+LINEAR_M = "1,2,4,8,16,32,64,128,512,777,1024,2048,4096,8192"
+HOST_M, HOST_NK = "1,16,4096", "7168x2048,4096x4096"
+ROUNDS, HOST_ROUNDS = 5, 11
 METHOD = (
     "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn in an order drawn for each "
     "round, median of {rounds}, microseconds per call"
@@ -64,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
     parser.add_argument("--m", type=parse_m, metavar="M,...", help=f"default {DEFAULT_M}")
     parser.add_argument("--nk", type=parse_nk, metavar="NxK,...", help=f"default {DEFAULT_NK}")
-    parser.add_argument("--rounds", type=parse_positive, default=5, help="measurements per peer, default 5")
+    parser.add_argument(
+        "--rounds", type=parse_positive, help=f"measurements per peer, default {ROUNDS}; {HOST_ROUNDS} with --host"
+    )
     parser.add_argument("--measure-ms", type=float, default=10.0, help="length of one measurement, default 10")
     parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
@@ -77,15 +87,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--small-m", action="store_true", help=f"--pdl --floor, by default M {SMALL_M} and NxK {SMALL_M_NK}"
     )
     what.add_argument("--chain", action="store_true", help="measure quantise, multiply, quantise, multiply, no peers")
+    what.add_argument(
+        "--linear",
+        action="store_true",
+        help=f"Fp8Linear beside bfloat16 layers and no other peers, by default M {LINEAR_M}",
+    )
+    what.add_argument(
+        "--quantize",
+        action="store_true",
+        help="the quantise functions beside a copy, by default few and many rows; of --nk only each K counts",
+    )
+    what.add_argument(
+        "--host",
+        action="store_true",
+        help=f"the host's time per call, by default M {HOST_M} and NxK {HOST_NK}; --measure-ms has no effect",
+    )
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each shape")
 
 
 def shapes_of(options: argparse.Namespace) -> list[Shape]:
     """Every M with every N x K, as the options say or by default."""
-    default_m, default_nk = (SMALL_M, SMALL_M_NK) if options.small_m else (DEFAULT_M, DEFAULT_NK)
+    default_m, default_nk = DEFAULT_M, DEFAULT_NK
+    if options.small_m:
+        default_m, default_nk = SMALL_M, SMALL_M_NK
+    elif options.linear:
+        default_m = LINEAR_M
+    elif options.host:
+        default_m, default_nk = HOST_M, HOST_NK
     layers = options.nk or parse_nk(default_nk)
     return [Shape(m, n, k) for m in options.m or parse_m(default_m) for n, k in layers]
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Whether they fit together.
+
+    Raises:
+        InputError: options that exclude each other.
+    """
+    modes = {
+        "--chain, which measures both launches": options.chain,
+        "--batch-invariant": options.batch_invariant,
+        "--linear": options.linear,
+        "--quantize": options.quantize,
+        "--host": options.host,
+    }
+    for mode, chosen in modes.items():
+        if chosen and (options.pdl or options.floor):
+            raise InputError(f"expected neither --pdl nor --floor beside {mode}")
 
 
 def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
@@ -94,13 +143,13 @@ def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
     Raises:
         InputError: options that exclude each other, or a shape that cannot be chained.
     """
-    from fp8gemm.benchmark.suite import chain_suite, product_suite
+    from fp8gemm.benchmark.suite import chain_suite, linear_suite, product_suite
 
-    if (options.chain or options.batch_invariant) and (options.pdl or options.floor):
-        mode = "--chain, which measures both launches" if options.chain else "--batch-invariant"
-        raise InputError(f"expected neither --pdl nor --floor beside {mode}")
+    check_options(options)
     if options.chain:
         return chain_suite(shapes)
+    if options.linear:
+        return linear_suite()
     return product_suite(
         alone=options.no_peers,
         batch_invariant=options.batch_invariant,
@@ -110,13 +159,14 @@ def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print and write. 0; 1 if fp8gemm has no time for a shape; 2 without a Hopper GPU.
+    """Measure, print and write. 0; 1 if something of ours has no time for a shape; 2 without a Hopper GPU.
 
     Raises:
         InputError: the options do not fit together.
     """
     from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
 
+    check_options(options)
     diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
         print(f"bench: {diagnosis.message}")
@@ -125,44 +175,51 @@ def run(options: argparse.Namespace) -> int:
     import torch
     from tqdm import tqdm
 
-    from fp8gemm.benchmark.graph import Bench
-
-    shapes = shapes_of(options)
-    suite = suite_of(options, shapes)
+    options.rounds = options.rounds or (HOST_ROUNDS if options.host else ROUNDS)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     device = device_info(0)
+    mode = _mode(options, device, torch.Generator(DEVICE).manual_seed(seed))
     heading: dict[str, Any] = {
         "gpu": device.name,
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "driver_cuda": device.driver_version,
-        "method": METHOD.format(rounds=options.rounds),
         "seed": seed,
-        "peers": {peer.name: peer.description for peer in suite.peers},
-        "skipped": dict(suite.skipped),
+        **mode.heading,
     }
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
-    for name, reason in suite.skipped.items():
+    for name, reason in mode.skipped.items():
         print(f"{name} skipped: {reason}")
 
-    bench = Bench(
-        suite,
-        device,
-        torch.Generator(DEVICE).manual_seed(seed),
-        rounds=options.rounds,
-        warm_seconds=options.warm_seconds,
-        measure_us=1e3 * options.measure_ms,
-    )
     # None: no bar where the output is no terminal.
-    with tqdm(total=len(shapes), unit="shape", leave=False, disable=None) as bar:
+    with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
         sweep = Sweep(
-            suite.table,
-            bench.measure,
+            mode.table,
+            mode.measure,
             heading,
-            suite.summaries,
+            mode.summaries,
             json_path=options.json,
             budget_seconds=options.budget_seconds,
             emit=bar.write,
+            unit=mode.unit,
         )
-        sweep.run(shapes, advance=bar.update)
-    return EXIT_FAILED if any(suite.ours not in row.us for row in sweep.rows) else 0
+        sweep.run(mode.shapes, advance=bar.update)
+    return EXIT_FAILED if any(mode.lacks(row) for row in sweep.rows) else 0
+
+
+def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:
+    from fp8gemm.benchmark.graph import Bench, Rounds
+    from fp8gemm.benchmark.modes import host_mode, quantize_mode, suite_mode
+
+    rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds)
+    if options.quantize:
+        return quantize_mode(options, device, generator, rounds)
+    shapes = shapes_of(options)
+    if options.host:
+        return host_mode(shapes, generator, rounds, options.rounds)
+    suite = suite_of(options, shapes)
+    heading: dict[str, Any] = {"method": METHOD.format(rounds=options.rounds)}
+    if options.linear:  # products say of each peer how it is launched
+        heading["pdl"] = settings.current().pdl
+    bench = Bench(suite, device, generator, rounds=rounds, measure_us=1e3 * options.measure_ms)
+    return suite_mode(suite, shapes, bench, heading)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fp8gemm.benchmark.peers import MAX_RELATIVE_ERROR, Call, Operands, Peer, relative_error
+from fp8gemm.benchmark.peers import MAX_RELATIVE_ERROR, Operands, Peer, relative_error
 from fp8gemm.benchmark.report import Row, Shape
 from fp8gemm.benchmark.suite import Suite
-from fp8gemm.benchmark.timing import Schedule, Timer, describe, measure_in_turn, schedule
+from fp8gemm.benchmark.timing import Schedule, Timer, Timings, describe, measure_in_turn, schedule
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 
@@ -31,14 +34,14 @@ class GraphTimer:
         schedule: how many calls one graph holds and how often it is replayed for one measurement.
     """
 
-    def __init__(self, calls: Sequence[Call], schedule: Schedule) -> None:
+    def __init__(self, calls: Sequence[Callable[[], object]], schedule: Schedule) -> None:
         self._schedule = schedule
         self._calls = list(calls)  # they own the tensors that the graph reads
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         # Compiling, loading, and allocating a workspace for this stream are forbidden or lost inside a capture.
         with torch.cuda.stream(stream):
-            outputs: list[Tensor] = [call() for call in self._calls]
+            outputs = [call() for call in self._calls]
         torch.cuda.synchronize()
 
         self._graph = torch.cuda.CUDAGraph()
@@ -48,6 +51,12 @@ class GraphTimer:
                 slot = index % len(self._calls)
                 outputs[slot] = self._calls[slot]()
         torch.cuda.synchronize()
+
+    def replayed(self, replays: int) -> GraphTimer:
+        """The same graph, replayed so often for one measurement."""
+        other = copy.copy(self)
+        other._schedule = replace(self._schedule, replays=replays)
+        return other
 
     def __call__(self) -> float:
         """One measurement: microseconds per call."""
@@ -71,13 +80,22 @@ def prepare_timer(peer: Peer, operands: Sequence[Operands], schedule: Schedule) 
     """
     calls = [peer.prepare(each) for each in operands]
     if peer.expected is not None:
-        error = relative_error(calls[0](), peer.expected(operands[0]))
-        if not error <= MAX_RELATIVE_ERROR:  # a NaN fails too
-            raise WrongResultError(
-                f"the result differs from the bfloat16 product by {error:.3g} (relative Frobenius norm), "
-                f"expected at most {MAX_RELATIVE_ERROR}"
-            )
+        check_result(calls[0](), peer.expected(operands[0]), "the bfloat16 product")
     return GraphTimer(calls, schedule)
+
+
+def check_result(result: Tensor, expected: Tensor, name: str) -> None:
+    """Compare a result with the unquantised one, which the message calls ``name``.
+
+    Raises:
+        WrongResultError: it is off by more than quantisation explains.
+    """
+    error = relative_error(result, expected)
+    if not error <= MAX_RELATIVE_ERROR:  # a NaN fails too
+        raise WrongResultError(
+            f"the result differs from {name} by {error:.3g} (relative Frobenius norm), "
+            f"expected at most {MAX_RELATIVE_ERROR}"
+        )
 
 
 class Telemetry:
@@ -109,6 +127,48 @@ def _median(values: Sequence[float]) -> float | None:
     return round(statistics.median(values), 1) if values else None
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What one shape's rounds gave.
+
+    Attributes:
+        timings: by name; ``failed`` also has those that could not be prepared.
+        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
+    """
+
+    timings: Timings
+    sm_mhz: float | None
+    watts: float | None
+
+
+class Rounds:
+    """Measures in turn whatever can be prepared, after a load that warms the chip up.
+
+    Args:
+        rounds: measurements of each.
+        warm_seconds: load before the first shape.
+    """
+
+    def __init__(self, *, rounds: int, warm_seconds: float) -> None:
+        self._rounds, self._warm_seconds = rounds, warm_seconds
+
+    def measure(self, prepare: Mapping[str, Callable[[], Timer]]) -> Outcome:
+        """Prepare a timer for each name, then measure all of them; one that raises is dropped, with the reason."""
+        timers: dict[str, Timer] = {}
+        failed: dict[str, str] = {}
+        for name, make in prepare.items():
+            try:
+                timers[name] = make()
+            except Exception as error:  # NOTE: a peer may raise anything, and must not end the others' run
+                failed[name] = describe(error)
+        telemetry = Telemetry()
+        timings = measure_in_turn(
+            timers, rounds=self._rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample
+        )
+        self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
+        return Outcome(replace(timings, failed=failed | timings.failed), *telemetry.medians())
+
+
 class Bench:
     """Measures one shape after another on GPU 0.
 
@@ -116,8 +176,7 @@ class Bench:
         suite: what is measured.
         device: GPU 0.
         generator: of the operands, on that GPU.
-        rounds: measurements per peer and shape.
-        warm_seconds: load before the first shape.
+        rounds: who measures.
         measure_us: length of one measurement.
     """
 
@@ -127,12 +186,11 @@ class Bench:
         device: DeviceInfo,
         generator: torch.Generator,
         *,
-        rounds: int,
-        warm_seconds: float,
+        rounds: Rounds,
         measure_us: float,
     ) -> None:
         self._suite, self._device, self._generator = suite, device, generator
-        self._rounds, self._warm_seconds, self._measure_us = rounds, warm_seconds, measure_us
+        self._rounds, self._measure_us = rounds, measure_us
 
     def measure(self, shape: Shape) -> Row:
         """Time every peer on one shape, all of them on the same operands."""
@@ -140,27 +198,17 @@ class Bench:
         torch.cuda.empty_cache()  # the last shape's blocks rarely fit this one
         plan = schedule(m, self._suite.products * n, k, l2_bytes=self._device.l2_bytes, measure_us=self._measure_us)
         operands = [Operands.random(m, n, k, self._generator) for _ in range(plan.sets)]
-        timers: dict[str, Timer] = {}
-        failed: dict[str, str] = {}
-        for peer in self._suite.peers:
-            try:
-                timers[peer.name] = prepare_timer(peer, operands, plan)
-            except Exception as error:  # NOTE: a peer may raise anything, and must not end the others' run
-                failed[peer.name] = describe(error)
-
-        telemetry = Telemetry()
-        timings = measure_in_turn(
-            timers, rounds=self._rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample
+        outcome = self._rounds.measure(
+            {peer.name: partial(prepare_timer, peer, operands, plan) for peer in self._suite.peers}
         )
-        self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
-        mhz, watts = telemetry.medians()
+        timings = outcome.timings
         return Row(
             shape,
             timings.us,
             timings.spread,
-            failed | timings.failed,
+            timings.failed,
             config=self._suite.label(operands[0]) if self._suite.ours in timings.us else "",
             sets=plan.sets,
-            sm_mhz=mhz,
-            watts=watts,
+            sm_mhz=outcome.sm_mhz,
+            watts=outcome.watts,
         )

@@ -1,4 +1,4 @@
-"""What one run of the benchmark measures and says: single products beside the peers, or chains of two."""
+"""What one run of the benchmark measures and says: products beside the peers, chains of two, or linear layers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.benchmark import chain
+from fp8gemm.benchmark import chain, linear
 from fp8gemm.benchmark.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers
-from fp8gemm.benchmark.report import Shape, Table
-from fp8gemm.benchmark.summary import Summary
+from fp8gemm.benchmark.report import Row, Shape, Table
+from fp8gemm.benchmark.summary import Statement, Summary
 from fp8gemm.errors import InputError
 
 
@@ -29,7 +29,7 @@ class Suite:
 
     peers: Sequence[Peer]
     skipped: Mapping[str, str]
-    summaries: Sequence[Summary]
+    summaries: Sequence[Statement[Row]]
     label: Callable[[Operands], str]
     products: int = 1
 
@@ -51,11 +51,13 @@ def product_suite(*, alone: bool, batch_invariant: bool, pdl: bool, floor: bool)
     return Suite(peers, skipped, _summaries(names), _product_label)
 
 
-def _summaries(names: Sequence[str]) -> list[Summary]:
+def _summaries(names: Sequence[str]) -> list[Statement[Row]]:
     """Of products by these peers."""
     others = [name for name in names if name not in FLOORS.values()]
     relative = {name: (name, OURS) for name in others if name != OURS}
-    found = [Summary("geomean_relative_speed", f"speed of {OURS} relative to its peers", "speed", relative)]
+    found: list[Statement[Row]] = [
+        Summary("geomean_relative_speed", f"speed of {OURS} relative to its peers", "speed", relative)
+    ]
     if OURS_PDL in names:
         relative = {name: (name, OURS_PDL) for name in others if name != OURS_PDL}
         title = f"speed of {OURS_PDL} relative to its peers"
@@ -82,6 +84,13 @@ def chain_suite(shapes: Sequence[Shape]) -> Suite:
     return Suite(chain.PEERS, {}, [summary], _chain_label, products=2)
 
 
+def linear_suite() -> Suite:
+    """Linear layers, beside bfloat16 ones."""
+    title = f"speed of {linear.OURS} relative to {linear.BF16}"
+    summary = Summary("geomean_relative_speed", title, "speed", {linear.BF16: (linear.BF16, linear.OURS)})
+    return Suite(linear.PEERS, {}, [summary, linear.GATES], _linear_label)
+
+
 def _product_label(operands: Operands) -> str:
     return _config_label(operands.x.shape[0], *operands.blocks[2:])
 
@@ -91,7 +100,11 @@ def _chain_label(operands: Operands) -> str:
     return f"{_config_label(m, *operands.blocks[2:])}, {_config_label(m, *operands.weight_back)}"
 
 
-def _config_label(m: int, b: Tensor, scales_b: Tensor) -> str:
+def _linear_label(operands: Operands) -> str:
+    return _config_label(operands.x.shape[0], *operands.blocks[2:], static_weights=True)
+
+
+def _config_label(m: int, b: Tensor, scales_b: Tensor, *, static_weights: bool = False) -> str:
     """The tile config that fp8gemm multiplies M rows and this weight with, as its plan says."""
-    kernel = fp8gemm.plan(b, scales_b, max_m=m).kernel_for(m)
+    kernel = fp8gemm.plan(b, scales_b, max_m=m, static_weights=static_weights).kernel_for(m)
     return "reference" if kernel is None else kernel.config.label

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fp8gemm.benchmark.report import Row
 from fp8gemm.benchmark.timing import geometric_mean
 
 Ratio = tuple[str, str]
 """Two peers: the time of the first over that of the second."""
+
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class Statement(Protocol[R_contra]):
+    """Something that is said of all rows together."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the JSON."""
+
+    def lines(self, rows: Sequence[R_contra]) -> list[str]:
+        """As text; none where there is nothing to say."""
+
+    def as_json(self, rows: Sequence[R_contra]) -> dict[str, Any]:
+        """As figures."""
 
 
 @dataclass(frozen=True)

@@ -7,39 +7,66 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from fp8gemm.benchmark.report import Row, Shape, Table
-from fp8gemm.benchmark.summary import Summary
+from fp8gemm.benchmark.summary import Statement
+
+
+class Measured(Protocol):
+    """What came of one shape."""
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Reason, by name, of what has no time."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file."""
+
+
+S = TypeVar("S")
+R = TypeVar("R", bound=Measured)
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class Printed(Protocol[R_contra]):
+    """A text table."""
+
+    def header(self) -> str:
+        """What stands above the rows."""
+
+    def line(self, row: R_contra) -> str:
+        """One row."""
 
 
 @dataclass
-class Sweep:
+class Sweep(Generic[S, R]):
     """Measures shapes in order and keeps what came of it.
 
     Attributes:
         table: how rows are printed.
-        measure: gives one shape's row.
+        measure: gives one shape's row; a shape prints as a name.
         heading: what the JSON says besides the rows.
         summaries: what is said of all rows together.
         json_path: rewritten after each shape, so that an interrupted run keeps its results; None for no file.
         budget_seconds: no shape is started after this long; None for no limit.
         emit: prints one or more lines.
         clock: seconds.
+        unit: what stands behind the names of shapes that were left out.
     """
 
-    table: Table
-    measure: Callable[[Shape], Row]
+    table: Printed[R]
+    measure: Callable[[S], R]
     heading: Mapping[str, Any]
-    summaries: Sequence[Summary] = ()
+    summaries: Sequence[Statement[R]] = ()
     json_path: Path | None = None
     budget_seconds: float | None = None
     emit: Callable[[str], None] = print
     clock: Callable[[], float] = time.monotonic
-    rows: list[Row] = field(default_factory=list)
-    left_out: list[Shape] = field(default_factory=list)
+    unit: str = " (M x N x K)"
+    rows: list[R] = field(default_factory=list)
+    left_out: list[S] = field(default_factory=list)
 
-    def run(self, shapes: Sequence[Shape], *, advance: Callable[[], None] = lambda: None) -> None:
+    def run(self, shapes: Sequence[S], *, advance: Callable[[], None] = lambda: None) -> None:
         """Measure ``shapes``; ``advance`` is called after each that was measured."""
         start = self.clock()
         self.emit(self.table.header())
@@ -75,4 +102,4 @@ class Sweep:
                 self.emit(line)
         if self.left_out:
             names = ", ".join(map(str, self.left_out))
-            self.emit(f"left out, the budget of {self.budget_seconds:g} s was used up: {names} (M x N x K)")
+            self.emit(f"left out, the budget of {self.budget_seconds:g} s was used up: {names}{self.unit}")

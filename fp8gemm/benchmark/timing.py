@@ -55,8 +55,18 @@ def schedule(m: int, n: int, k: int, *, l2_bytes: int, measure_us: float) -> Sch
     """A schedule whose FP8 operands exceed three times L2, where ``MAX_SETS`` sets of them can, and whose measurement
     takes about ``measure_us`` or one replay, whichever is longer."""
     set_bytes = (m + n) * k
+    expected_us = max(2 * m * n * k / _FLOPS_PER_US, (set_bytes + 2 * m * n) / _BYTES_PER_US)
+    return _schedule(set_bytes, expected_us, l2_bytes=l2_bytes, measure_us=measure_us)
+
+
+def schedule_bytes(moved: int, *, l2_bytes: int, measure_us: float) -> Schedule:
+    """The same for a call that reads and writes so many bytes, which one operand set is then."""
+    return _schedule(moved, moved / _BYTES_PER_US, l2_bytes=l2_bytes, measure_us=measure_us)
+
+
+def _schedule(set_bytes: int, expected_us: float, *, l2_bytes: int, measure_us: float) -> Schedule:
     sets = min(max(L2_MULTIPLE * l2_bytes // set_bytes + 1, MIN_SETS), MAX_SETS)
-    expected_us = max(_FLOOR_US, 2 * m * n * k / _FLOPS_PER_US, (set_bytes + 2 * m * n) / _BYTES_PER_US)
+    expected_us = max(_FLOOR_US, expected_us)
     wanted = min(GRAPH_US / expected_us, MAX_CALLS_PER_GRAPH)
     calls = sets * max(math.ceil(wanted / sets), 1)
     return Schedule(sets, calls, max(round(measure_us / (calls * expected_us)), 1))

@@ -59,7 +59,7 @@ def bench_shapes(result: Result) -> list[str]:
 def bench_source(result: Result) -> str:
     """The sentences that say where and how a benchmark was run."""
     where = source(result, f"torch {result['torch']}", f"driver for CUDA {result['driver_cuda']}")
-    return f"{where} {_sentence(result['method'])}"
+    return f"{where} {sentence(result['method'])}"
 
 
 def spread(ratios: Sequence[float], layers: int = 0) -> str:
@@ -91,7 +91,7 @@ def batch_invariant(result: Result) -> list[str]:
     worst = max(timed, key=_price)
     count = len({(row["n"], row["k"]) for row in timed})
     return [
-        source(result, f"torch {result['torch']}") + f" {_sentence(result['method'])}",
+        source(result, f"torch {result['torch']}") + f" {sentence(result['method'])}",
         "",
         f"Time with the batch-invariant choice over time without it, {count} N x K:",
         "",
@@ -106,7 +106,8 @@ def _price(row: dict[str, Any]) -> float:
     return float(row["us"][INVARIANT] / row["us"][OURS])
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
     return f"{text[0].upper()}{text[1:]}."
 
 
