@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.reference import gemm as reference
 from fp8gemm.errors import InputError
 from fp8gemm.reference import (
     dequantize_activation,
@@ -19,6 +18,7 @@ from fp8gemm.reference import (
     gemm_reference,
     round_to_nearest_even,
 )
+from fp8gemm.reference import gemm as reference
 from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.problem import Scaling
 from tests import cases
