@@ -32,7 +32,7 @@ Launches = tuple[BoundLaunch, BoundLaunch]
 class _Model(NamedTuple):
     """Launches that others for the same weight differ from by addresses alone."""
 
-    weight: tuple[int, ...]
+    weight: tuple[object, ...]
     quantizer: QuantizeKernel
     kernel: GemmKernel
     launches: Launches
@@ -65,21 +65,24 @@ class LinearPlan:
 
     def __init__(self, *, max_m: int, batch_invariant: bool | None) -> None:
         self._max_m, self._batch_invariant = max_m, batch_invariant
-        self._plans: dict[torch.dtype, Plan] = {}
+        self._plans: dict[torch.dtype, tuple[settings.Settings, Plan]] = {}
         self._calls: Recent[_Call] = Recent(_SHAPES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LinearPlan, max_m=self._max_m, batch_invariant=self._batch_invariant), ()
 
     def prepare(self, weight: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Plan:
-        """Compile or fetch, and load, what inputs of ``dtype`` need; what is ready already costs nothing.
+        """Compile or fetch, and load, what inputs of ``dtype`` need under the settings in force; what is ready already
+        costs nothing.
 
         Raises:
             UnsupportedDeviceError: the GPU is not Hopper.
             CacheMissError, CompileError, DriverError: a kernel could not be found, built or loaded.
         """
-        found = self._plans.get(dtype)
-        if found is None or found.b is not weight or found.scales_b is not scales or found.bias is not bias:
+        in_force = settings.current()
+        chosen_by, found = self._plans.get(dtype, (None, None))
+        same = found is not None and found.b is weight and found.scales_b is scales and found.bias is bias
+        if found is None or not same or chosen_by != in_force:
             index = weight.device.index
             for rows in ROWS_OF_WARP:
                 kernel_of(rows_quantizer(QuantizeSource.PLAIN, dtype, rows), index)
@@ -92,7 +95,7 @@ class LinearPlan:
                 batch_invariant=self._batch_invariant,
                 static_weights=True,
             )
-            self._plans[dtype] = found
+            self._plans[dtype] = in_force, found
         return found
 
     def __call__(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
@@ -132,6 +135,7 @@ class LinearPlan:
             weight.data_ptr(),
             scales.data_ptr(),
             0 if bias is None else bias.data_ptr(),
+            None if bias is None else bias.dtype,  # in freed memory one of another dtype may come to lie
             current_stream(index),
         )
         launches = call.launches.get(place)
@@ -141,7 +145,7 @@ class LinearPlan:
             launches = self._rebind(call, place)
             if launches is None:
                 plan = self.prepare(weight, scales, bias, x.dtype)
-                call.model = self._bind(call, x, out, workspace, plan, place[3:6])
+                call.model = self._bind(call, x, out, workspace, plan, place[3:7])
                 launches = call.model.launches
             call.launches.keep(place, launches)
         quantize, multiply = launches
@@ -158,7 +162,7 @@ class LinearPlan:
         out = gemm_reference(codes, scales_of_rows, weight, scales, bias=bias, out_dtype=x.dtype)
         return out.view(*x.shape[:-1], weight.shape[0])
 
-    def _rebind(self, call: _Call, place: tuple[int, ...]) -> Launches | None:
+    def _rebind(self, call: _Call, place: tuple[Any, ...]) -> Launches | None:
         """Launches at another place, from those that there are for the same weight."""
         model = call.model
         x, out, codes, *weight, stream = place
@@ -172,7 +176,7 @@ class LinearPlan:
         )
 
     def _bind(
-        self, call: _Call, x: Tensor, out: Tensor, workspace: Tensor, plan: Plan, weight: tuple[int, ...]
+        self, call: _Call, x: Tensor, out: Tensor, workspace: Tensor, plan: Plan, weight: tuple[object, ...]
     ) -> _Model:
         """The first launches for inputs of a shape and a weight."""
         k, n = x.shape[-1], out.shape[-1]

@@ -152,7 +152,7 @@ class Plan:
             out.dtype,
             self.b.data_ptr(),
             self.scales_b.data_ptr(),
-            None if self.bias is None else self.bias.data_ptr(),
+            None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
             None if c is None else identity(c),
             current_stream(device_index),
             device_index,

@@ -21,6 +21,7 @@ from fp8gemm.families.quantize import (
     quantizer_of_norm,
     quantizer_of_rows,
     rows_of_warp,
+    warps_of_block,
 )
 from fp8gemm.scales import block_count, empty_mn_major
 
@@ -71,8 +72,8 @@ def _norm_quantizer(k: int, dtype: torch.dtype, weight: torch.dtype, residual: b
 
 
 @lru_cache(maxsize=64)
-def _blocks_quantizer(dtype: torch.dtype) -> Quantizer:
-    return quantizer_of_blocks(INPUTS[dtype])
+def _blocks_quantizer(dtype: torch.dtype, warps: int) -> Quantizer:
+    return quantizer_of_blocks(INPUTS[dtype], warps)
 
 
 def quantize_rows(source: QuantizeSource, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +90,7 @@ def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     n, k = w.shape
     codes = torch.empty((n, k), dtype=torch.float8_e4m3fn, device=w.device)
     scales = torch.empty((block_count(n), block_count(k)), dtype=torch.float32, device=w.device)
-    _run(_blocks_quantizer(w.dtype), aligned(w), codes, scales)
+    _run(_blocks_quantizer(w.dtype, warps_of_block(n, k)), aligned(w), codes, scales)
     return codes, scales
 
 

@@ -10,16 +10,17 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch  # noqa: E402
+from sanitize_quantizers import Quantising, quantisings  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from fp8gemm.benchmark.peers import relative_error  # noqa: E402
@@ -58,6 +59,15 @@ class Kernel:
     @property
     def shape(self) -> str:
         return f"{self.problem.m}x{self.problem.n}x{self.problem.k}"
+
+    @property
+    def limit(self) -> float:
+        """Largest relative error of a right result."""
+        return MAX_RELATIVE_ERROR[self.problem.output]
+
+    def run(self, upload: Callable[[Tensor], Tensor]) -> float:
+        """One launch, and its relative error."""
+        return run_kernel(self, upload)
 
 
 def dense_kernels() -> Iterator[Kernel]:
@@ -102,10 +112,18 @@ def swap_ab_kernels() -> Iterator[Kernel]:
 
 
 DENSE = tuple(dense_kernels())
-KERNELS = (*DENSE, *swap_ab_kernels())
-QUICK = (*(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11)), len(DENSE), len(DENSE) + 1)
+PRODUCTS = (*DENSE, *swap_ab_kernels())
+QUANTISINGS = tuple(quantisings())
+KERNELS: tuple[Kernel | Quantising, ...] = (*PRODUCTS, *QUANTISINGS)
+QUICK = (
+    *(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11)),
+    *(len(DENSE), len(DENSE) + 1),
+    *(len(PRODUCTS) + [each.kind for each in QUANTISINGS].index(kind) for kind in ("blocks", "add-norm")),
+    *(len(PRODUCTS) + i for i in (4, 5)),
+)
 """Indices of six dense ones with each scaling, output and store: by TMA with clusters, C and bias, the others without;
-and of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster."""
+of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster; and of a quantiser of each
+kind, of rows those whose warps have the most."""
 
 
 def upload(tensor: Tensor) -> Tensor:
@@ -130,7 +148,7 @@ def make_operands(problem: Problem) -> tuple[list[Tensor], dict[str, Tensor]]:
     return operands, terms
 
 
-def run_kernel(kernel: Kernel, control: str = "") -> float:
+def run_kernel(kernel: Kernel, upload: Callable[[Tensor], Tensor], control: str = "") -> float:
     """One launch, and its relative error. A control launches with scales of B that are not there."""
     problem = kernel.problem
     operands, terms = make_operands(problem)
@@ -153,7 +171,7 @@ def run_kernels(indices: Sequence[int]) -> int:
     wrong = 0
     for index in indices:
         kernel = KERNELS[index]
-        error, limit = run_kernel(kernel), MAX_RELATIVE_ERROR[kernel.problem.output]
+        error, limit = kernel.run(upload), kernel.limit
         right = error <= limit
         wrong += not right
         verdict = "right" if right else f"relative error {error:.3g}, expected at most {limit}"
@@ -171,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.control:
         # One whose scales of B are read by ordinary loads: those of blocks.
-        run_kernel(KERNELS[0], options.control)
+        run_kernel(PRODUCTS[0], upload, options.control)
         return 0
     indices = range(len(KERNELS)) if options.indices is None else [int(i) for i in options.indices.split(",")]
     return run_kernels(indices)

@@ -41,8 +41,9 @@ DESCRIPTIONS = {
     FP8_MERGED: "the same, with fp8gemm.nn.compile_options: inputs that layers share are quantised once",
 }
 PREFILL, DECODE = "prefill", "decode"
-MAX_DIFFERENCE = 0.5
-"""Of FP8 logits from bfloat16 ones. 36 random layers of width 512 made it 0.12 (2026-11-22), chance makes it 1.4."""
+MAX_DIFFERENCE = 0.8
+"""Of FP8 logits from bfloat16 ones. 36 random layers of width 512 made it 0.12, of width 4096 0.52 (2026-11-22); chance
+makes it 1.4."""
 MAX_REPLAYS = 50
 METHOD = (
     "one step captured in a CUDA graph and replayed, variants in turn in an order drawn for each round, median of "

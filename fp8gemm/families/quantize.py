@@ -16,13 +16,16 @@ from fp8gemm.driver.launch import BoundLaunch, LaunchConfig
 from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import KernelRequest
 
-_WARPS, _BLOCK_WARPS, _MAX_WARPS = 4, 8, 32
+_WARPS, _MAX_WARPS = 4, 32
 _BLOCK, _WARP, _VECTOR = 128, 32, 8
 
 # By measurement on an H200 (2026-11-22, bf16). Rows of a warp: 1 where they are few, since its latency is all that
 # counts (64x7168 2.0 us); 4 where memory is busy (8192x7168 44 us, 48 with 2, 69 with 1).
 ROWS_OF_WARP = (1, 2, 4)
 _UNITS_OF_ONE_ROW, _UNITS_OF_TWO_ROWS = 2**13, 2**15
+# Warps of a weight's block: twice as many where blocks are so few that each has an SM to itself.
+WARPS_OF_BLOCK = (8, 16)
+_FEW_BLOCKS = 132
 # Vectors of a thread of a norm: one where the latency of few rows counts (64x7168 2.5 us, 2.7 with two), more where
 # rows are many and wide (8192x7168 47 us, 69 with two).
 _VECTORS, _MANY_VECTORS = 2, 4
@@ -80,15 +83,20 @@ def quantizer_of_rows(source: QuantizeSource, dtype: InputType, rows: int) -> Qu
     return Quantizer(request, _WARP * _WARPS, grid)
 
 
-def quantizer_of_blocks(dtype: InputType) -> Quantizer:
-    """128x128 scales; a CTA has a block. N and K are run-time arguments."""
+def warps_of_block(n: int, k: int) -> int:
+    """How many warps a block has at its best, of an (N, K) weight, one of `WARPS_OF_BLOCK`."""
+    return 16 if _ceil_div(n, _BLOCK) * _ceil_div(k, _BLOCK) <= _FEW_BLOCKS else 8
+
+
+def quantizer_of_blocks(dtype: InputType, warps: int) -> Quantizer:
+    """128x128 scales; a CTA of so many warps has a block. N and K are run-time arguments."""
     request = KernelRequest(
-        label=f"quantize-blocks-{dtype.value}",
+        label=f"quantize-blocks-{dtype.value}-w{warps}",
         header="fp8gemm/kernels/quantize_blocks.cuh",
         family="QuantizeBlocks",
-        config=(("input", dtype), ("warps", _BLOCK_WARPS)),
+        config=(("input", dtype), ("warps", warps)),
     )
-    return Quantizer(request, _WARP * _BLOCK_WARPS, lambda n, k: _ceil_div(n, _BLOCK) * _ceil_div(k, _BLOCK))
+    return Quantizer(request, _WARP * warps, lambda n, k: _ceil_div(n, _BLOCK) * _ceil_div(k, _BLOCK))
 
 
 def norm_threads(m: int, k: int) -> int:

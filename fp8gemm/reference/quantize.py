@@ -79,7 +79,7 @@ def _quantize(x: Tensor, *, rows_per_scale: int) -> tuple[Tensor, Tensor]:
     scales = _scales_of(blocks.abs().amax(dim=(1, 3)))
     codes = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
     packed = torch.empty((rows, k), dtype=codes.dtype, device=x.device)
-    return packed.copy_(codes.view(row_blocks * rows_per_scale, k_blocks * _BLOCK)[:rows, :k]), scales
+    return packed.copy_(codes.reshape(row_blocks * rows_per_scale, k_blocks * _BLOCK)[:rows, :k]), scales
 
 
 def _scales_of(amax: Tensor) -> Tensor:

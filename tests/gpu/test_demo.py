@@ -73,7 +73,7 @@ def test_the_reference_setting_rules_here_too(device, monkeypatch, capsys) -> No
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a kernel was launched")
 
-    monkeypatch.setattr("fp8gemm.families.kernel.launch", refuse)
+    monkeypatch.setattr("fp8gemm.families.kernel.BoundLaunch", refuse)
     with settings.scope(backend="reference"):
         code, found = run_json(capsys, "--m", "333", "--nk", "2112x7168")
     (row,) = found["rows"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm.benchmark.peers import relative_error
+from fp8gemm.dispatch import current_stream
+from fp8gemm.families.quantize import ROWS_OF_WARP, QuantizeSource
 from fp8gemm.quantize import quantize_activation, quantize_weight
-from fp8gemm.reference import dequantize_activation, dequantize_weight
+from fp8gemm.quantizers import kernel_of, rows_quantizer
+from fp8gemm.reference import dequantize_activation, dequantize_weight, quantize_blocks, quantize_rows
+from fp8gemm.scales import block_count, empty_mn_major, to_mn_major
 from tests.numerics import check
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -73,3 +78,93 @@ def test_quantise_multiply_and_compare(m, n, k, device, generator):
     unquantised = x.double() @ w.double().T
     assert relative_error(out, dequantised) < 2.5e-3
     assert 0.01 < relative_error(out, unquantised) < 0.06
+
+
+CODE_VALUES = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).double()
+
+
+def around_ties(seed: int) -> Tensor:
+    """Rows (554, 512) on the CPU, float32: of every exponent that there is, subnormals too, two. Each has blocks of
+    its amax and what lies on the ties between two codes; a step beside them on either side; and anything else.
+
+    One row of two has an amax of 448 times a power of two, whose ties are numbers of bfloat16 too.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.arange(-149, 128).double()
+    mantissas = torch.stack([torch.rand(277, generator=generator).double() + 1, torch.full((277,), 1.75).double()], 1)
+    amax = (mantissas * exponents.exp2()[:, None]).flatten().float()[:, None]
+    scales = quantize_rows(amax.expand(-1, 16).contiguous())[1].double()
+    ties = (scales * (CODE_VALUES[1:] + CODE_VALUES[:-1]) / 2).float()
+    beside = [ties, ties.nextafter(torch.tensor(math.inf)), ties.nextafter(torch.tensor(-math.inf))]
+    anything = amax * torch.rand(554, 126, generator=generator)
+    blocks = [torch.cat([amax, each.minimum(amax), torch.zeros_like(amax)], 1) for each in (*beside, anything)]
+    signs = torch.randint(0, 2, (554, 512), generator=generator) * 2 - 1
+    return torch.cat(blocks, 1) * signs
+
+
+def quantized_with(rows: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """`quantize_activation` by the kernel whose warps have so many rows."""
+    m, k = x.shape
+    codes = torch.empty(m, k, dtype=torch.float8_e4m3fn, device=x.device)
+    scales = empty_mn_major(m, block_count(k), device=x.device)
+    kernel = kernel_of(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows), x.device.index)
+    kernel.bind(x, codes, scales, stream=current_stream(x.device.index))()
+    return codes, scales
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", ROWS_OF_WARP)
+def test_true_division_at_and_beside_every_tie(rows, dtype, device, seed):
+    x = around_ties(seed).to(dtype)
+    x = x.where(x.isfinite(), 0)  # float16 ends early
+    codes, scales = quantize_rows(x)
+    assert codes.view(torch.uint8).unique().numel() >= 250, "codes of both signs, zeros among them"
+    assert_same(quantized_with(rows, x.to(device)), (codes, to_mn_major(scales)), f"{dtype}, {rows} rows")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_true_division_in_blocks_of_weights(dtype, device, seed):
+    """A block is 128 times one row, so that all of them share its amax; the last one has two rows."""
+    rows = around_ties(seed).to(dtype)
+    rows = rows.where(rows.isfinite(), 0)
+    w = torch.cat([rows[i : i + 64].repeat_interleave(128, 0) for i in range(0, 554, 111)] + [rows[-2:-1]] * 2)
+    assert_same(quantize_weight(w.to(device)), quantize_blocks(w), f"{dtype}")
+
+
+@pytest.mark.parametrize("rows", ROWS_OF_WARP)
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 7, 63, 64, 65, 333, 1500])
+@pytest.mark.parametrize("k", [16, 112, 144, 272, 4112])
+def test_every_number_of_rows_of_a_warp_gives_the_same_bits(rows, m, k, device, generator):
+    x = torch.randn(m, k, generator=generator, device=device).bfloat16()
+    x[m // 2, k - 1], x[m - 1, 0] = math.nan, math.inf
+    assert_same(quantized_with(rows, x), quantize_activation(x.cpu()), f"{rows} rows of {m}x{k}")
+
+
+def on_16_bytes(x: Tensor) -> bool:
+    return x.data_ptr() % 16 == 0 and (x.shape[0] == 1 or x.stride(0) * x.element_size() % 16 == 0)
+
+
+STRIDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "columns of a wider matrix": lambda x: x[:, 40:552],
+    "off by an element": lambda x: x[:, 1:513],
+    "an odd pitch": lambda x: x.view(-1)[: 64 * 601].view(64, 601)[:, :512],
+    "an odd pitch, off by seven": lambda x: x.view(-1)[7 : 7 + 64 * 601].view(64, 601)[:, :512],
+    "every second row": lambda x: x[::2, :512],
+    "one row many times": lambda x: x[3:4, :512].expand(65, 512),
+    "one row off by an element": lambda x: x[:1, 1:513],
+    "rows that overlap": lambda x: x.view(-1).as_strided((65, 512), (16, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("change", STRIDED.values(), ids=STRIDED)
+def test_inputs_of_any_pitch_and_alignment(change, dtype, device, generator):
+    x = change(torch.randn(65, 608, generator=generator, device=device).to(dtype))
+    assert_same(quantize_activation(x), quantize_activation(x.cpu()), f"{dtype}, on 16 bytes: {on_16_bytes(x)}")
+    assert_same(quantize_weight(x), quantize_weight(x.cpu()), f"{dtype}, on 16 bytes: {on_16_bytes(x)}")
+    found, expected = (fp8gemm.quantize_silu_mul(each) for each in (x, x.contiguous()))
+    assert_same(found, (expected[0].cpu(), to_mn_major(expected[1].cpu())), f"{dtype}, silu")
+    weight = torch.randn(513, generator=generator, device=device).to(dtype)[1:]
+    found = fp8gemm.quantize_add_rms_norm(x, x, weight)[:2]
+    expected = fp8gemm.quantize_add_rms_norm(x.contiguous(), x.contiguous(), weight.clone())[:2]
+    assert_same(found, (expected[0].cpu(), to_mn_major(expected[1].cpu())), f"{dtype}, norm")

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.mutations import arithmetic, epilogue, lifetime, pipeline, placement, scales, shares, swap_ab, swap_ab_order
+from tests.mutations import (
+    arithmetic,
+    epilogue,
+    lifetime,
+    pipeline,
+    placement,
+    quantize,
+    scales,
+    shares,
+    swap_ab,
+    swap_ab_order,
+)
 from tests.mutations.mutant import Mutant
 
 MUTANTS = (
@@ -15,6 +26,7 @@ MUTANTS = (
     + lifetime.MUTANTS
     + swap_ab.MUTANTS
     + swap_ab_order.MUTANTS
+    + quantize.MUTANTS
 )
 GPU_MUTANTS = tuple(mutant for mutant in MUTANTS if mutant.gpu)
 

@@ -6,6 +6,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.families.quantize import (
+    InputType,
+    QuantizeSource,
+    quantizer_of_blocks,
+    quantizer_of_norm,
+    quantizer_of_rows,
+)
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
@@ -59,12 +66,19 @@ class Edit:
 class Sample:
     """A kernel that a mutant is compiled into where there is no GPU to run it on."""
 
-    problem: Problem
-    config: Config
+    request: KernelRequest
 
-    @property
-    def request(self) -> KernelRequest:
-        return kernel_request(self.problem, self.config)
+
+def _product(problem: Problem, config: Config) -> Sample:
+    return Sample(kernel_request(problem, config))
+
+
+def _rows(source: QuantizeSource, rows: int) -> Sample:
+    return Sample(quantizer_of_rows(source, _INPUT, rows).request)
+
+
+def _norm(*, residual: bool) -> Sample:
+    return Sample(quantizer_of_norm(4112, _INPUT, _INPUT, residual=residual, threads=160).request)
 
 
 # Small tiles compile fast; N and K have tails, and K a long chunk and an end inside a short one for both warpgroups.
@@ -75,31 +89,37 @@ _ODD = replace(_PROBLEM, k=2160)  # an odd number of K blocks
 # More steps than stages, with shares of K of every kind.
 _SWAPPED = SwapAbConfig(16, 32, 2, warpgroups_k=2)
 _SWAPPED_CLUSTER = SwapAbConfig(16, 32, 2, split_k=2)
+_INPUT = InputType.BFLOAT16
 
 SAMPLES = {
-    "plain": Sample(_PROBLEM, _TILE),
-    "tall": Sample(_PROBLEM, TileConfig(256, 64, 3, waves_in_flight=2)),
-    "long": Sample(replace(_PROBLEM, k=16384), _TILE),
-    "long_one_wave": Sample(replace(_PROBLEM, k=16384), TileConfig(128, 96, 3)),
-    "border": Sample(_PROBLEM, TileConfig(128, 96, 3, waves_in_flight=2)),
-    "border_copies": Sample(_PROBLEM, TileConfig(128, 96, 3)),
-    "cluster_m": Sample(_PROBLEM, replace(_TILE, cluster_m=2)),
-    "cluster_n": Sample(_PROBLEM, replace(_TILE, cluster_n=2)),
-    "predicated": Sample(replace(_PROBLEM, n=577, store=StoreKind.PREDICATED), _TILE),
-    "float16": Sample(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
-    "float32": Sample(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
-    "row": Sample(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
-    "shared_k": Sample(_ODD, _SHARED_K),
-    "shared_k_row": Sample(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
-    "c": Sample(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
-    "bias": Sample(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
-    "c_and_bias": Sample(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),
-    "swapped": Sample(_PROBLEM, _SWAPPED),
-    "swapped_cluster": Sample(_PROBLEM, _SWAPPED_CLUSTER),
-    "swapped_many_blocks": Sample(replace(_PROBLEM, k=16384), SwapAbConfig(32, 64, 3)),
-    "swapped_predicated": Sample(
+    "plain": _product(_PROBLEM, _TILE),
+    "tall": _product(_PROBLEM, TileConfig(256, 64, 3, waves_in_flight=2)),
+    "long": _product(replace(_PROBLEM, k=16384), _TILE),
+    "long_one_wave": _product(replace(_PROBLEM, k=16384), TileConfig(128, 96, 3)),
+    "border": _product(_PROBLEM, TileConfig(128, 96, 3, waves_in_flight=2)),
+    "border_copies": _product(_PROBLEM, TileConfig(128, 96, 3)),
+    "cluster_m": _product(_PROBLEM, replace(_TILE, cluster_m=2)),
+    "cluster_n": _product(_PROBLEM, replace(_TILE, cluster_n=2)),
+    "predicated": _product(replace(_PROBLEM, n=577, store=StoreKind.PREDICATED), _TILE),
+    "float16": _product(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
+    "float32": _product(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
+    "row": _product(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
+    "shared_k": _product(_ODD, _SHARED_K),
+    "shared_k_row": _product(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
+    "c": _product(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
+    "bias": _product(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
+    "c_and_bias": _product(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),
+    "swapped": _product(_PROBLEM, _SWAPPED),
+    "swapped_cluster": _product(_PROBLEM, _SWAPPED_CLUSTER),
+    "swapped_many_blocks": _product(replace(_PROBLEM, k=16384), SwapAbConfig(32, 64, 3)),
+    "swapped_predicated": _product(
         replace(_PROBLEM, n=577, store=StoreKind.PREDICATED, c=Addend.FLOAT32, bias=Addend.BFLOAT16), _SWAPPED
     ),
+    "quantize_rows": _rows(QuantizeSource.PLAIN, 4),
+    "quantize_silu_mul": _rows(QuantizeSource.SILU_MUL, 4),
+    "quantize_blocks": Sample(quantizer_of_blocks(_INPUT, 8).request),
+    "quantize_norm": _norm(residual=False),
+    "quantize_add_norm": _norm(residual=True),
 }
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from fp8gemm import reference
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
+from fp8gemm.families.quantize import ROWS_OF_WARP, WARPS_OF_BLOCK, Quantizer
+from fp8gemm.quantizers import INPUTS
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import violations
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
@@ -200,7 +207,7 @@ def test_the_dense_kernels_are_all_outputs_and_stores_and_legal(listed: ModuleTy
 
 
 def test_the_small_m_kernels_are_all_outputs_and_stores_and_legal(listed: ModuleType) -> None:
-    kernels = listed.KERNELS[len(listed.DENSE) :]
+    kernels = listed.PRODUCTS[len(listed.DENSE) :]
     problems = [kernel.problem for kernel in kernels]
     assert {(problem.output, problem.store) for problem in problems} == {(o, s) for o in OutputType for s in StoreKind}
     assert {problem.c for problem in problems} == {problem.bias for problem in problems} == set(Addend)
@@ -211,10 +218,49 @@ def test_the_small_m_kernels_are_all_outputs_and_stores_and_legal(listed: Module
         assert not swap_ab.violations(kernel.config, k), kernel.label
     assert {kernel.problem.k % 128 == 0 for kernel in kernels} == {True, False}
     assert any(kernel.config.steps(kernel.problem.k) > kernel.config.stages for kernel in kernels)
-    quick = [listed.KERNELS[index] for index in listed.QUICK if index >= len(listed.DENSE)]
+    quick = [listed.KERNELS[index] for index in listed.QUICK if len(listed.DENSE) <= index < len(listed.PRODUCTS)]
     assert [kernel.config.split_k > 1 for kernel in quick] == [False, True]
 
 
 def test_no_kernel_is_examined_twice(listed: ModuleType) -> None:
     assert len({(kernel.label, kernel.shape) for kernel in listed.KERNELS}) == len(listed.KERNELS)
     assert len(set(listed.QUICK)) == len(listed.QUICK)
+
+
+def test_the_quantisers_are_all_kinds_and_dtypes_with_tails(listed: ModuleType) -> None:
+    quick = [listed.KERNELS[index] for index in listed.QUICK if index >= len(listed.PRODUCTS)]
+    kinds = {"plain", "silu-mul", "blocks", "norm", "add-norm"}
+    assert {each.kind for each in listed.QUANTISINGS} == kinds and {each.kind for each in quick} == kinds - {"norm"}
+    assert {each.dtype for each in listed.QUANTISINGS} == set(INPUTS)
+    configs = [dict(each.request.config) for each in listed.QUANTISINGS]
+    assert {config["rows"] for config in configs if "rows" in config} == set(ROWS_OF_WARP)
+    assert {config["warps"] for config in configs if "rows" not in config and "warps" in config} == set(WARPS_OF_BLOCK)
+    assert {config["residual"] for config in configs if "residual" in config} == {False, True}
+    for each in listed.QUANTISINGS:
+        assert each.k % 128 and each.m % 4, each.label
+
+
+def test_a_quantiser_that_is_not_right_is_told(listed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, by the reference in the kernel's place."""
+
+    class Kernel:
+        def __init__(self, quantizer: Quantizer, *, device_index: int) -> None:
+            self.label = quantizer.request.label
+
+        def bind(self, x: Tensor, codes: Tensor, scales: Tensor, **terms: Any) -> Callable[[], None]:
+            if "silu" in self.label:
+                x = reference.silu_mul(x)
+            elif "norm" in self.label:
+                added = x + terms["residual"] if "residual" in terms else x
+                x = reference.rms_norm(added, terms["weight"], terms["eps"])
+            made = (reference.quantize_blocks if "blocks" in self.label else reference.quantize_rows)(x)
+            codes.copy_(made[0])
+            scales.copy_(made[1] * factor)
+            return lambda: None
+
+    monkeypatch.setattr(sys.modules["sanitize_quantizers"], "QuantizeKernel", Kernel)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    for factor in (1.0, 1.1):
+        for each in listed.QUANTISINGS:
+            assert (each.run(lambda tensor: tensor) <= each.limit) is (factor == 1.0), each.label

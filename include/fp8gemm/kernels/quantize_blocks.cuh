@@ -48,8 +48,9 @@ struct QuantizeBlocks {
         }
         float amax = 0;
 #pragma unroll
-        for (const auto& of_row : raw) {
+        for (auto& of_row : raw) {
             amax = ptx::max_or_nan(amax, largest(Input::unpack(of_row)));
+            Input::forget(of_row);
         }
         largest_of_warp[threadIdx.x / 32] = largest_of_lanes<32>(amax);
         __syncthreads();

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "tests/gpu/faults"
+ORDER = "tests/gpu/test_quantize_order.py"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,13 @@ FAULTS = (
         8,
         "quantisation at the edges of every range",
         ("values.py",),
-        ("tests/gpu/test_quantize.py", "tests/unit/test_quantize.py"),
+        (
+            "tests/gpu/test_quantize.py",
+            "tests/gpu/test_quantize_fused.py",
+            "tests/gpu/test_quantize_memory.py",
+            "tests/unit/test_quantize.py",
+        ),
+        limit_s=300,
     ),
     Fault(9, "scales 0, negative, subnormal, 1e-23, Inf, NaN", ("values.py",)),
     Fault(10, "a power of two of its own in every scale block", ("values.py",)),
@@ -67,8 +74,24 @@ FAULTS = (
         ("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right",),
         limit_s=600,
     ),
-    Fault(15, "programmatic dependent launch", ("programmatic.py",), limit_s=200),
-    Fault(16, "CUDA graphs: 1000 replays, two at once", ("launching.py",)),
+    Fault(
+        15,
+        "programmatic dependent launch",
+        ("programmatic.py", "layers.py"),
+        (
+            f"{ORDER}::test_what_a_product_wrote_just_before",
+            f"{ORDER}::test_a_weight_that_is_quantised_just_before_its_product",
+            f"{ORDER}::test_chains_of_quantisers_and_products_have_the_bits_of_plain_launches",
+            f"{ORDER}::test_layers_in_a_row_that_share_a_workspace",
+        ),
+        limit_s=200,
+    ),
+    Fault(
+        16,
+        "CUDA graphs: 1000 replays, two at once",
+        ("launching.py", "layers.py"),
+        (f"{ORDER}::test_a_thousand_replays_of_a_graph",),
+    ),
     Fault(17, "8 streams, 8 threads with 10^4 calls each, 2 devices", ("launching.py",), limit_s=200),
     Fault(18, "1000 runs of one input", ("launching.py",)),
     Fault(19, "compute-sanitizer's four tools", ("machine.py",), limit_s=400),
@@ -84,5 +107,5 @@ FAULTS = (
             "tests/unit/test_faults_without_gpu.py::test_fault_20_a_driver_that_cannot_be_loaded",
         ),
     ),
-    Fault(21, "a plan's weight moved, replaced, reloaded, copied, pickled", ("plans.py",)),
+    Fault(21, "a plan's or layer's weight moved, replaced, reloaded, copied, pickled", ("plans.py", "layers.py")),
 )
