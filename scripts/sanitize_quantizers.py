@@ -85,10 +85,9 @@ class Quantising:
         blocks = block_count(self.k)
         of_blocks = self.kind == "blocks"
         codes = upload(torch.full((self.m, self.k), 0x7F, dtype=torch.uint8)).view(torch.float8_e4m3fn)
-        if of_blocks:
-            scales = upload(torch.full((block_count(self.m), blocks), math.nan))
-        else:
-            scales = upload(torch.full((blocks, mn_major_pitch(self.m)), math.nan)).t()[: self.m]
+        columns = blocks if of_blocks else mn_major_pitch(self.m)
+        memory = upload(torch.full((block_count(self.m) if of_blocks else blocks, columns), math.nan))
+        scales = memory if of_blocks else memory.t()[: self.m]
         terms: dict[str, Any] = {name: upload(values) for name, values in inputs.items() if name != "x"}
         if self.kind == "add-norm":
             terms["summed"] = upload(torch.full((self.m, self.k), math.nan, dtype=self.dtype))
@@ -98,7 +97,9 @@ class Quantising:
         x = upload(inputs["x"])  # which must outlive the launch
         kernel.bind(x, codes, scales, stream=torch.cuda.current_stream().cuda_stream, **terms)()
         torch.cuda.synchronize()
-        of_rows = scales.cpu().repeat_interleave(128, 0)[: self.m] if of_blocks else scales.cpu()
+        # NOTE: whole, because torch would first make a packed copy of a part, and to initcheck a kernel writes nothing.
+        read = memory.cpu()
+        of_rows = read.repeat_interleave(128, 0)[: self.m] if of_blocks else read.t()[: self.m]
         found = codes.cpu().double() * of_rows.repeat_interleave(128, 1)[:, : self.k].double()
         return relative_error(found, wanted)
 
