@@ -55,7 +55,7 @@ def draw_decoder(result: Mapping[str, Any], path: Path) -> None:
     axes.set_ylabel("speed of FP8 relative to bfloat16")
     axes.set_title(f"{result['gpu']}, {result['date']}, {result['decoder']['layers']} layers", fontsize="medium")
     axes.margins(y=0.15)
-    axes.legend(loc="lower right", fontsize="small")
+    axes.legend(loc="upper right", fontsize="small")
     canvas.save(figure, path, result)
 
 
