@@ -9,7 +9,7 @@ from torch.compiler import is_dynamo_compiling
 from fp8gemm import operands, settings
 from fp8gemm.dispatch import current_stream, device_chip, kernel_for, launch, launch_on
 from fp8gemm.driver.launch import BoundLaunch
-from fp8gemm.recent import Recent, identity, needs_gradient
+from fp8gemm.recent import PLAIN, Recent, identity, needs_gradient
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.problem import Addend, Problem
 
@@ -66,8 +66,24 @@ def gemm(
     """
     if out_dtype is None:
         out_dtype = torch.bfloat16 if out is None else out.dtype
-    if is_dynamo_compiling() or type(a) is not Tensor:
+    if is_dynamo_compiling() or type(a) not in PLAIN:
         return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+    return multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+
+
+def multiply(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor | None,
+    out_dtype: torch.dtype,
+    batch_invariant: bool | None,
+    static_weights: bool,
+) -> Tensor:
+    """`gemm` of tensors with memory, traced by nobody: what its operators compute."""
     if not a.is_cuda or needs_gradient(a, scales_a, b, scales_b, c, bias, out):
         return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
     if out is None and a.dim() == b.dim() == 2:
@@ -82,6 +98,7 @@ def gemm(
         None if c is None else identity(c),
         None if bias is None else identity(bias),
         None if out is None else identity(out),
+        out_dtype,
         batch_invariant,
         static_weights,
         current_stream(device_index),

@@ -20,7 +20,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.build import build_many
-from fp8gemm.recent import Recent, identity, needs_gradient
+from fp8gemm.recent import PLAIN, Recent, identity, needs_gradient
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Addend, Problem
@@ -127,7 +127,7 @@ class Plan:
             InputError: an operand is not as `gemm` describes, M exceeds ``max_m``, or ``c`` is not of the plan's
                 ``c_dtype``; nothing was launched.
         """
-        if is_dynamo_compiling() or type(a) is not Tensor:
+        if is_dynamo_compiling() or type(a) not in PLAIN:
             return self._traced(a, scales_a, c, out)
         device_index = a.get_device()
         if out is None and a.dim() == 2 and a.shape[0] <= self.max_m:

@@ -8,8 +8,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 _Value = TypeVar("_Value")
+
+PLAIN = frozenset((Tensor, Parameter))
+"""Types of tensors that are no more than memory; what else there is, a `FakeTensor` say, is for the operators."""
 
 
 class Recent(Generic[_Value]):

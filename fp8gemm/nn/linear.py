@@ -27,6 +27,7 @@ from fp8gemm.operands import uses_reference
 from fp8gemm.plans import MAX_PLANNED_M
 from fp8gemm.quantize import quantize_weight
 from fp8gemm.quantizers import INPUTS
+from fp8gemm.recent import PLAIN
 from fp8gemm.scales import block_count
 
 _FP8 = torch.float8_e4m3fn
@@ -167,7 +168,7 @@ class Fp8Linear(nn.Module):
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
         """
         # FakeTensor and other subclasses, and modes that watch operators, are for the operators.
-        if is_compiling() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack():
+        if is_compiling() or type(x) not in PLAIN or torch._C._len_torch_dispatch_stack():
             return self._traced(x)
         parameters: Any = self._parameters  # itself, because to look up each of them by name takes longer than a launch
         return self._plan(x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS])

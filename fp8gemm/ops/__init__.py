@@ -47,17 +47,8 @@ def _gemm(
     batch_invariant: bool | None,
     static_weights: bool,
 ) -> Tensor:
-    return dense.gemm(
-        a,
-        scales_a,
-        b,
-        scales_b,
-        c=c,
-        bias=bias,
-        out_dtype=out_dtype,
-        batch_invariant=batch_invariant,
-        static_weights=static_weights,
-    )
+    # NOTE: not `gemm`, which sends tensors of some types here.
+    return dense.multiply(a, scales_a, b, scales_b, c, bias, None, out_dtype, batch_invariant, static_weights)
 
 
 def _gemm_out(
@@ -72,17 +63,7 @@ def _gemm_out(
     *,
     out: Tensor,
 ) -> None:
-    dense.gemm(
-        a,
-        scales_a,
-        b,
-        scales_b,
-        c=c,
-        bias=bias,
-        out=out,
-        batch_invariant=batch_invariant,
-        static_weights=static_weights,
-    )
+    dense.multiply(a, scales_a, b, scales_b, c, bias, out, out.dtype, batch_invariant, static_weights)
 
 
 def _quantize_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:

@@ -100,6 +100,13 @@ def test_what_a_check_refuses_is_refused_after_right_calls_too(wrong, repeated):
     assert same_bits(repeated(), before)
 
 
+@pytest.mark.parametrize("repeated", ["gemm"], indirect=True)
+def test_so_is_another_dtype_than_that_of_the_output(repeated):
+    repeated(out_dtype=BF16)
+    with pytest.raises(InputError, match="out: expected torch.float32"):
+        repeated(out_dtype=FP32)
+
+
 def test_an_output_in_an_input_is_refused(repeated, device):
     storage = torch.zeros(M * K + 2 * M * N, dtype=torch.uint8, device=device)
     a = storage[: M * K].view(E4M3).view(M, K)

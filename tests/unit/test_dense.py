@@ -220,3 +220,25 @@ def test_the_reference_backend_by_environment(
     environment.setenv("FP8GEMM_BACKEND", "gpu")
     with pytest.raises(InputError, match="FP8GEMM_BACKEND.*auto, reference.*'gpu'"):
         settings.reload()
+
+
+class Labelled(torch.Tensor):
+    """A tensor with a type of its own and nothing else."""
+
+
+@both
+@pytest.mark.parametrize(
+    "of_a_type", [lambda t: torch.nn.Parameter(t, requires_grad=False), lambda t: t.as_subclass(Labelled)]
+)
+def test_tensors_of_other_types_are_multiplied_too(call: Call, of_a_type: Change) -> None:
+    case = cases.signed(M, N, K, seed=0)
+    a, scales_a, b, scales_b = case.operands
+    out = call(of_a_type(a), scales_a, of_a_type(b), scales_b)
+    assert same_bits(out.as_subclass(torch.Tensor), fp8gemm.gemm(*case.operands))
+
+
+def test_a_plan_holds_a_parameter_to_its_rows_too() -> None:
+    case = cases.signed(M, N, K, seed=0)
+    plan = fp8gemm.plan(case.b, case.scales_b, max_m=M - 1)
+    with pytest.raises(InputError, match=f"a: expected at most max_m = {M - 1} rows, got {M}"):
+        plan(torch.nn.Parameter(case.a, requires_grad=False), case.scales_a)

@@ -206,7 +206,7 @@ MAY_IMPORT = {
         *("recent", "reference", "scales"),
     },
     "ops": {"dense", "quantize", "errors", "scales"},
-    "nn": {"dense", "linear_plan", "operands", "plans", "quantize", "quantizers", "errors", "scales"},
+    "nn": {"dense", "linear_plan", "operands", "plans", "quantize", "quantizers", "recent", "errors", "scales"},
     "integrations": {"dense", "nn", "quantize", "driver", "errors", "settings"},
 }
 
