@@ -15,7 +15,7 @@ from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import InputError
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.families.quantize import ROWS_OF_WARP, QuantizeKernel, QuantizeSource, rows_of_warp
-from fp8gemm.operands import uses_reference
+from fp8gemm.operands import check_no_gradient, uses_reference
 from fp8gemm.plans import Plan, plan
 from fp8gemm.quantizers import ALIGNMENT, INPUTS, kernel_of, rows_quantizer
 from fp8gemm.recent import Recent
@@ -111,7 +111,7 @@ class LinearPlan:
         Raises:
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
         """
-        refuse_gradient(x)
+        check_no_gradient("x", x)
         in_force = settings.current()
         form = x.shape, x.stride(), x.dtype, x.get_device()
         call = self._calls.get(form)
@@ -132,10 +132,12 @@ class LinearPlan:
             x.data_ptr(),
             out.data_ptr(),
             workspace.data_ptr(),
-            weight.data_ptr(),
-            scales.data_ptr(),
-            0 if bias is None else bias.data_ptr(),
-            None if bias is None else bias.dtype,  # in freed memory one of another dtype may come to lie
+            (
+                weight.data_ptr(),
+                scales.data_ptr(),
+                # In freed memory one of another dtype may come to lie.
+                None if bias is None else (bias.data_ptr(), bias.dtype),
+            ),
             current_stream(index),
         )
         launches = call.launches.get(place)
@@ -145,7 +147,7 @@ class LinearPlan:
             launches = self._rebind(call, place)
             if launches is None:
                 plan = self.prepare(weight, scales, bias, x.dtype)
-                call.model = self._bind(call, x, out, workspace, plan, place[3:7])
+                call.model = self._bind(call, x, out, workspace, plan, place[3])
                 launches = call.model.launches
             call.launches.keep(place, launches)
         quantize, multiply = launches
@@ -165,8 +167,8 @@ class LinearPlan:
     def _rebind(self, call: _Call, place: tuple[Any, ...]) -> Launches | None:
         """Launches at another place, from those that there are for the same weight."""
         model = call.model
-        x, out, codes, *weight, stream = place
-        if model is None or model.weight != tuple(weight):
+        x, out, codes, weight, stream = place
+        if model is None or model.weight != weight:
             return None
         quantize, multiply = model.launches
         scales = codes + call.scales_offset
@@ -187,7 +189,8 @@ class LinearPlan:
         scales = scales.as_strided((m, block_count(k)), (1, mn_major_pitch(m)))
         index = x.device.index
         quantizer = kernel_of(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows_of_warp(m, k)), index)
-        kernel = plan.kernel_beyond(m)
+        kernel = plan.kernel_for(m)
+        assert kernel is not None, "a plan on a GPU has kernels"
         with on_device(index):
             stream = current_stream(index)
             quantize = quantizer.bind(rows, codes, scales, stream=stream)
@@ -212,17 +215,6 @@ def check_input(x: Tensor, weight: Tensor) -> None:
         )
     if x.device != weight.device:
         raise InputError(f"x: expected the device of weight, {weight.device}, got {x.device}")
-
-
-def refuse_gradient(x: Tensor) -> None:
-    """Raises:
-    InputError: ``x`` requires a gradient, and gradients are enabled.
-    """
-    if x.requires_grad and torch.is_grad_enabled():
-        raise InputError(
-            "x: expected a tensor that needs no gradient (inference only), got requires_grad=True; call under "
-            "torch.no_grad() or torch.inference_mode()"
-        )
 
 
 def _has_rows(x: Tensor) -> bool:

@@ -27,6 +27,15 @@ def uses_reference(tensor: Tensor) -> bool:
     return tensor.device.type != "cuda" or settings.current().backend == "reference"
 
 
+def check_no_gradient(name: str, tensor: Tensor) -> None:
+    """``tensor`` requires no gradient, or gradients are not enabled."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise InputError(
+            f"{name}: expected a tensor that needs no gradient (inference only), got requires_grad=True; call under "
+            f"torch.no_grad() or torch.inference_mode()"
+        )
+
+
 def output_type(dtype: torch.dtype) -> OutputType:
     """The kernel's name for an output dtype.
 
@@ -69,7 +78,7 @@ def check_b(b: Tensor, scales_b: Tensor) -> Scaling:
             f"scales_b: expected torch.float32 of shape {of_blocks} = (ceil(N/128), ceil(K/128)) or {of_rows} = "
             f"(N, ceil(K/128)), got {scales_b.dtype} of shape {tuple(shape)}"
         )
-    _check_no_gradient("scales_b", scales_b)
+    check_no_gradient("scales_b", scales_b)
     _check_address("scales_b", scales_b)
     _check_device("scales_b", scales_b, b)
     if shape == of_blocks and scales_b.is_contiguous():
@@ -91,7 +100,7 @@ def check_a(a: Tensor, scales_a: Tensor, b: Tensor) -> None:
             f"scales_a: expected torch.float32 of shape {expected} = (M, ceil(K/128)), got {scales_a.dtype} of shape "
             f"{tuple(scales_a.shape)}"
         )
-    _check_no_gradient("scales_a", scales_a)
+    check_no_gradient("scales_a", scales_a)
     _check_address("scales_a", scales_a)
     _check_device("a", a, b)
     _check_device("scales_a", scales_a, b)
@@ -115,7 +124,7 @@ def check_output(out: Tensor, shape: tuple[int, int], dtype: torch.dtype, b: Ten
     if out.shape != shape or out.dtype != dtype:
         raise InputError(f"out: expected {dtype} of shape {shape}, got {out.dtype} of shape {tuple(out.shape)}")
     _check_device("out", out, b)
-    _check_no_gradient("out", out)
+    check_no_gradient("out", out)
     _check_address("out", out)
     if out.is_contiguous():
         return
@@ -205,7 +214,7 @@ def _check_codes(name: str, codes: Tensor, shape: str) -> None:
             f"{name}: expected a base address that is a multiple of {_ALIGNMENT} bytes, got one that is "
             f"{codes.data_ptr() % _ALIGNMENT} bytes past; pass .clone()"
         )
-    _check_no_gradient(name, codes)
+    check_no_gradient(name, codes)
 
 
 def _check_addend(name: str, tensor: Tensor, expected: tuple[int, ...], meaning: str, b: Tensor) -> Addend:
@@ -216,7 +225,7 @@ def _check_addend(name: str, tensor: Tensor, expected: tuple[int, ...], meaning:
             f"of shape {tuple(tensor.shape)}"
         )
     _check_device(name, tensor, b)
-    _check_no_gradient(name, tensor)
+    check_no_gradient(name, tensor)
     _check_address(name, tensor)
     return found
 
@@ -233,8 +242,3 @@ def _check_address(name: str, tensor: Tensor) -> None:
             f"{name}: expected an address that is a multiple of its elements' {tensor.element_size()} bytes, got "
             f"{tensor.data_ptr():#x}"
         )
-
-
-def _check_no_gradient(name: str, tensor: Tensor) -> None:
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise InputError(f"{name}: expected a tensor that needs no gradient (inference only), got requires_grad=True")

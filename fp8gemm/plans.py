@@ -204,11 +204,6 @@ class Plan:
         static = self.static_weights
         return out, launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static)
 
-    def kernel_beyond(self, m: int) -> GemmKernel:
-        """The kernel for M rows into a new output on a GPU; beyond ``max_m`` that of ``max_m``, as any is right."""
-        binding = self._current_binding()
-        return binding.kernels[min(bisect_left(binding.steps, m), len(binding.steps) - 1)]
-
     def _traced(self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None) -> Tensor:
         """A call as a node of a graph that is being traced."""
         return gemm(
@@ -237,9 +232,13 @@ class Plan:
         return {name: getattr(self, name) for name in _PLAN_OPTIONS}
 
     def kernel_for(self, m: int) -> GemmKernel | None:
-        """The kernel that M rows into a new output are computed with; None on the reference backend."""
+        """The kernel that M rows into a new output are computed with; None on the reference backend.
+
+        Beyond ``max_m`` it is that of ``max_m``, since any kernel is right for any M.
+        """
         binding = self._current_binding()
-        return binding.kernels[bisect_left(binding.steps, m)] if binding.kernels else None
+        last = len(binding.steps) - 1
+        return binding.kernels[min(bisect_left(binding.steps, m), last)] if binding.kernels else None
 
     def _current_binding(self) -> _Binding:
         if self._binding.identity != self._identity():

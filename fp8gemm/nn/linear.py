@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 
 from fp8gemm.dense import gemm
 from fp8gemm.errors import InputError
-from fp8gemm.linear_plan import LinearPlan, check_input, refuse_gradient
+from fp8gemm.linear_plan import LinearPlan, check_input
 from fp8gemm.nn.checkpoint import (
     BIAS,
     SCALES,
@@ -23,7 +23,7 @@ from fp8gemm.nn.checkpoint import (
     checked_weight,
 )
 from fp8gemm.nn.moving import moving_only
-from fp8gemm.operands import uses_reference
+from fp8gemm.operands import check_no_gradient, uses_reference
 from fp8gemm.plans import MAX_PLANNED_M
 from fp8gemm.quantize import quantize_weight
 from fp8gemm.quantizers import INPUTS
@@ -204,7 +204,7 @@ class Fp8Linear(nn.Module):
         NOTE: two operators, so that a compiler that merges equal nodes quantises an input of several layers once.
         """
         check_input(x, self.weight)
-        refuse_gradient(x)
+        check_no_gradient("x", x)
         rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
         rows = rows if rows.stride(1) == 1 else rows.contiguous()
         a, scales_a = torch.ops.fp8gemm.quantize_activation(rows)

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp8gemm import dense, quantize
-from fp8gemm.errors import InputError
+from fp8gemm import dense, operands, quantize
 from fp8gemm.ops.fake import FAKES
 
 SCHEMAS = (
@@ -97,13 +96,9 @@ def _inference_only(op: Any) -> Function:
     names = [argument.name for argument in op._schema.arguments]
 
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
-        if torch.is_grad_enabled():
-            for name, value in (*zip(names, args, strict=False), *options.items()):
-                if isinstance(value, Tensor) and value.requires_grad:
-                    raise InputError(
-                        f"{name}: expected a tensor that needs no gradient (inference only), got requires_grad=True; "
-                        f"call under torch.no_grad() or torch.inference_mode()"
-                    )
+        for name, value in (*zip(names, args, strict=False), *options.items()):
+            if isinstance(value, Tensor):
+                operands.check_no_gradient(name, value)
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
 
     return kernel

@@ -205,7 +205,7 @@ MAY_IMPORT = {
         *("plans", "quantizers", "dispatch", "families", "operands", "driver", "errors", "settings"),
         *("recent", "reference", "scales"),
     },
-    "ops": {"dense", "quantize", "errors", "scales"},
+    "ops": {"dense", "operands", "quantize", "errors", "scales"},
     "nn": {"dense", "linear_plan", "operands", "plans", "quantize", "quantizers", "recent", "errors", "scales"},
     "integrations": {"dense", "nn", "quantize", "driver", "errors", "settings"},
 }
