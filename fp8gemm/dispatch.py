@@ -17,9 +17,11 @@ from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import UnsupportedDeviceError
 from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.families.kernel import GemmKernel
+from fp8gemm.hints import naming_the_warmup, warmup_of_problem
 from fp8gemm.jit.build import is_ready
 from fp8gemm.jit.kernel import is_loaded
 from fp8gemm.operands import tma_scales
+from fp8gemm.recording import record_problem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling
 from fp8gemm.tuning.select import Config, ranked_configs
@@ -31,24 +33,26 @@ _kernels: dict[_KernelKey, GemmKernel] = {}
 
 def kernel_for(problem: Problem, chip: Chip, device_index: int) -> GemmKernel:
     """The loaded kernel of the chosen config or, under the policy ``nearest``, the best of those that are ready."""
-    programmatic = settings.current().pdl
-    key = _best(problem, chip, device_index, programmatic, tables_in_force())
+    in_force = settings.current()
+    if in_force.record is not None:
+        record_problem(in_force.record, problem)
+    key = _best(problem, chip, device_index, in_force.pdl, tables_in_force())
     found = _kernels.get(key)
     if found is not None:
         return found
-    policy = settings.current().jit
-    if policy == "nearest":
-        key = _key(problem, _nearest_ready(problem, chip, device_index), chip, device_index, programmatic)
+    if in_force.jit == "nearest":
+        key = _key(problem, _nearest_ready(problem, chip, device_index), chip, device_index, in_force.pdl)
         found = _kernels.get(key)
     if found is None:
-        kernel = load_kernel(
-            problem,
-            key[1],
-            device_index=device_index,
-            num_sms=chip.num_sms,
-            allow_compile=policy == "compile",
-            programmatic=programmatic,
-        )
+        with naming_the_warmup(lambda: warmup_of_problem(problem, chip)):
+            kernel = load_kernel(
+                problem,
+                key[1],
+                device_index=device_index,
+                num_sms=chip.num_sms,
+                allow_compile=in_force.jit == "compile",
+                programmatic=in_force.pdl,
+            )
         found = _kernels.setdefault(key, kernel)
     return found
 
@@ -89,7 +93,7 @@ def device_chip(device_index: int) -> Chip:
         UnsupportedDeviceError: the GPU is not Hopper.
     """
     info = hopper_info(device_index)
-    chip = chip_of_device(info.name, info.num_sms, info.l2_bytes)
+    chip = chip_of_device(info.name, info.num_sms)
     limit = settings.current().num_sms
     return chip if limit is None else limited_chip(chip, limit)
 

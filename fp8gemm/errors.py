@@ -23,7 +23,8 @@ class UnsupportedError(Fp8GemmError, NotImplementedError):
 
 
 class UnsupportedDeviceError(Fp8GemmError, RuntimeError):
-    """There is no Hopper GPU to run on: no GPU, no driver, an old driver, a CPU-only torch or another architecture."""
+    """There is no Hopper GPU to run on: no GPU, no driver, an old driver, a CPU-only torch or another architecture; or
+    this process cannot use it, because it was forked from one that had started CUDA."""
 
 
 class DriverError(Fp8GemmError, RuntimeError):
@@ -63,4 +64,12 @@ class CacheError(Fp8GemmError, RuntimeError):
 
 
 class CacheMissError(CacheError):
-    """A kernel is not ready and the miss policy, or a CUDA graph capture under way, forbids compiling or loading it."""
+    """A kernel is not ready and the miss policy, or a CUDA graph capture under way, forbids compiling or loading it.
+
+    Attributes:
+        key: of the entry that no cache has; None where a kernel may be ready, but could not be loaded now.
+    """
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fp8gemm import settings
 from fp8gemm.dispatch import current_device, current_stream, launch_on, on_device
+from fp8gemm.driver import forking
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import InputError
 from fp8gemm.families.kernel import GemmKernel
@@ -111,6 +112,8 @@ class LinearPlan:
         Raises:
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
         """
+        if forking.lost and x.is_cuda:
+            forking.refuse()
         check_no_gradient("x", x)
         in_force = settings.current()
         form = x.shape, x.stride(), x.dtype, x.get_device()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
+from fp8gemm.driver import forking
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count, empty_mn_major
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
@@ -23,8 +24,16 @@ _ALIGNMENT = 16  # bytes: TMA's rule for base addresses and row pitches
 
 
 def uses_reference(tensor: Tensor) -> bool:
-    """Whether an operation on ``tensor`` is one for the reference: it is on no GPU, or the settings say so."""
-    return tensor.device.type != "cuda" or settings.current().backend == "reference"
+    """Whether an operation on ``tensor`` is one for the reference: it is on no GPU, or the settings say so.
+
+    Raises:
+        UnsupportedDeviceError: it is not, and this process cannot use CUDA, because it was forked too late.
+    """
+    if tensor.device.type != "cuda" or settings.current().backend == "reference":
+        return True
+    if forking.lost:
+        forking.refuse()
+    return False
 
 
 def check_no_gradient(name: str, tensor: Tensor) -> None:

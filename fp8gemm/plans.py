@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,12 +15,15 @@ from torch.compiler import is_dynamo_compiling
 from fp8gemm import operands, settings
 from fp8gemm.dense import gemm
 from fp8gemm.dispatch import current_device, current_stream, device_chip, kernel_for, launch, launch_on
+from fp8gemm.driver import forking
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import InputError
 from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.kernel import GemmKernel
-from fp8gemm.jit.build import build_many
+from fp8gemm.frozen import dataclass
+from fp8gemm.jit.parallel import build_many
 from fp8gemm.recent import PLAIN, Recent, identity, needs_gradient
+from fp8gemm.recording import record_problem
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Addend, Problem
@@ -129,6 +132,8 @@ class Plan:
         """
         if is_dynamo_compiling() or type(a) not in PLAIN:
             return self._traced(a, scales_a, c, out)
+        if forking.lost and a.is_cuda:
+            forking.refuse()
         device_index = a.get_device()
         if out is None and a.dim() == 2 and a.shape[0] <= self.max_m:
             n = self.b.shape[0]
@@ -265,6 +270,9 @@ class Plan:
         store = operands.store_kind(torch.empty((1, n), dtype=self.out_dtype, device=self.b.device))
         problem = Problem(self.max_m, n, k, self._output, store, scaling, self._c_type, bias_type)
         problem = replace(problem, batch_invariant=self.batch_invariant, static_weights=self.static_weights)
+        record = settings.current().record
+        if record is not None:
+            record_problem(record, problem)  # up to the largest M first, so that one line will do
         choices = config_by_m(problem, chip)
         if settings.current().jit == "compile":
             # All at once, because NVRTC compiles in parallel; those in the cache cost next to nothing.

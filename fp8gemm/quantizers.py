@@ -23,6 +23,8 @@ from fp8gemm.families.quantize import (
     rows_of_warp,
     warps_of_block,
 )
+from fp8gemm.hints import naming_the_warmup, warmup_of_quantizer
+from fp8gemm.recording import record_quantizer
 from fp8gemm.scales import block_count, empty_mn_major
 
 INPUTS = {
@@ -49,13 +51,17 @@ def kernel_of(quantizer: Quantizer, device_index: int) -> QuantizeKernel:
     found = _kernels.get(key)
     if found is None:
         hopper_info(device_index)
+        request = quantizer.request
+        if in_force.record is not None:
+            record_quantizer(in_force.record, request.family, dict(request.config))
         # NOTE: no other kernel can stand in for one that quantises, so that "nearest" means that it must be ready.
-        kernel = QuantizeKernel(
-            quantizer,
-            device_index=device_index,
-            allow_compile=in_force.jit == "compile",
-            programmatic=in_force.pdl,
-        )
+        with naming_the_warmup(lambda: warmup_of_quantizer(request)):
+            kernel = QuantizeKernel(
+                quantizer,
+                device_index=device_index,
+                allow_compile=in_force.jit == "compile",
+                programmatic=in_force.pdl,
+            )
         found = _kernels.setdefault(key, kernel)
     return found
 

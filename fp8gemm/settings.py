@@ -11,6 +11,7 @@ FP8GEMM_NUM_SMS         upper bound on the SMs that a kernel occupies           
 FP8GEMM_BATCH_INVARIANT ``1`` or ``true``: a row's bits depend neither on M nor on other rows  0
 FP8GEMM_PDL             ``0`` or ``false``: no kernel starts before the one ahead of it has ended      1
 FP8GEMM_TABLES          tuned tables, the first that knows a shape decides (``/mine.json:/b``) the shipped ones
+FP8GEMM_RECORD          a file to which every shape that kernels are asked for is added, for a warmup      none
 ======================= ====================================================================== ===================
 
 The environment is read once, at first use. ``reload()`` reads it again; ``scope(jit="error")`` overrides it in a block.
@@ -22,11 +23,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
 
 JIT_POLICIES = ("compile", "nearest", "error")
 BACKENDS = ("auto", "reference")
@@ -52,6 +54,7 @@ class Settings:
             prepare what does not depend on that one. Results are the same bits either way.
         tables: files of tuned configs; for a shape that several know the first decides, and all of them come before
             the tables that the package ships. Each is read once, when a config is first chosen.
+        record: a file that is added to, see `fp8gemm.recording`; None for none.
     """
 
     cache_dirs: tuple[Path, ...] = ()
@@ -62,12 +65,15 @@ class Settings:
     batch_invariant: bool = False
     pdl: bool = True
     tables: tuple[Path, ...] = ()
+    record: Path | None = None
 
     def __post_init__(self) -> None:
         # The dataclass is frozen for its users; normalising its own fields is what __setattr__ is bypassed for.
         object.__setattr__(self, "cache_dirs", _absolute("cache_dirs", self.cache_dirs))
         object.__setattr__(self, "trusted_dirs", _absolute("trusted_dirs", self.trusted_dirs))
         object.__setattr__(self, "tables", _absolute("tables", self.tables))
+        if self.record is not None:
+            object.__setattr__(self, "record", _absolute("record", (self.record,))[0])
         _one_of("jit", self.jit, JIT_POLICIES)
         _one_of("backend", self.backend, BACKENDS)
         if self.num_sms is not None and (type(self.num_sms) is not int or self.num_sms < 1):

@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from sanitize_kernels import CONTROLLED, KERNELS, PASSED, QUICK  # noqa: E402
 
 from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E402
-from fp8gemm.jit.build import build_many  # noqa: E402
+from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
 
 TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")

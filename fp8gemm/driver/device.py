@@ -7,12 +7,12 @@ turns facts into a diagnosis without touching a driver.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
 from fp8gemm.driver.library import Version, bindings, check, driver_version, initialise
 from fp8gemm.errors import UnsupportedDeviceError
+from fp8gemm.frozen import dataclass
 
 HOPPER = (9, 0)
 # The first CUDA with tensor maps, libraries and sm_90a; a newer torch may need more.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fp8gemm.driver.arguments import Arguments
@@ -22,6 +22,7 @@ from fp8gemm.driver.library import (
     entry_point,
 )
 from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
 
 _SINCE = (12, 0)  # the CUDA version whose definition of the two driver functions is called
 _WARP = 32

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from fp8gemm.driver import forking
 from fp8gemm.errors import DriverError, UnsupportedDeviceError
 
 Version = tuple[int, int]
@@ -82,7 +83,10 @@ def check(result: tuple[Any, ...], call: str, detail: str = "") -> Any:
 
 def initialise() -> None:
     """Start the driver (``cuInit``); it creates no context, and to do it again costs nothing."""
+    if forking.lost:
+        forking.refuse()
     check(bindings().cuInit(0), "cuInit")
+    forking.note_start()
 
 
 @cache

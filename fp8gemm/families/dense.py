@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.tensor_map import Swizzle, encode_2d, replace_address
@@ -12,6 +11,9 @@ from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, encode_sc
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HEADER = "fp8gemm/kernels/dense.cuh"
 _FAMILY = "Dense"

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.launch import BoundLaunch, LaunchConfig, max_active_clusters
@@ -18,6 +16,9 @@ from fp8gemm.driver.tensor_map import encode_2d
 from fp8gemm.jit.kernel import LoadedKernel, load
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PLAIN_PRODUCTS = 2**37
 """Products M N K from which a launch is never programmatic: 0.3 ms and more, beside which the few microseconds that it

@@ -6,15 +6,17 @@ Operands reach this module checked (see `fp8gemm.quantize`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import Arguments, QuantizeParams
 from fp8gemm.driver.launch import BoundLaunch, LaunchConfig
+from fp8gemm.frozen import dataclass
 from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import KernelRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _WARPS, _MAX_WARPS = 4, 32
 _BLOCK, _WARP, _VECTOR = 128, 32, 8
@@ -23,8 +25,9 @@ _BLOCK, _WARP, _VECTOR = 128, 32, 8
 # counts (64x7168 2.0 us); 4 where memory is busy (8192x7168 44 us, 48 with 2, 69 with 1).
 ROWS_OF_WARP = (1, 2, 4)
 _UNITS_OF_ONE_ROW, _UNITS_OF_TWO_ROWS = 2**13, 2**15
-# Warps of a weight's block: twice as many where blocks are so few that each has an SM to itself.
-WARPS_OF_BLOCK = (8, 16)
+# Warps of a weight's block: as many as there can be where blocks are so few that each has an SM to itself (64x7168
+# 2.7 us, 3.0 with 16 warps).
+WARPS_OF_BLOCK = (8, 32)
 _FEW_BLOCKS = 132
 # Vectors of a thread of a norm: one where the latency of few rows counts (64x7168 2.5 us, 2.7 with two), more where
 # rows are many and wide (8192x7168 47 us, 69 with two).
@@ -85,7 +88,7 @@ def quantizer_of_rows(source: QuantizeSource, dtype: InputType, rows: int) -> Qu
 
 def warps_of_block(n: int, k: int) -> int:
     """How many warps a block has at its best, of an (N, K) weight, one of `WARPS_OF_BLOCK`."""
-    return 16 if _ceil_div(n, _BLOCK) * _ceil_div(k, _BLOCK) <= _FEW_BLOCKS else 8
+    return 32 if _ceil_div(n, _BLOCK) * _ceil_div(k, _BLOCK) <= _FEW_BLOCKS else 8
 
 
 def quantizer_of_blocks(dtype: InputType, warps: int) -> Quantizer:
@@ -103,6 +106,11 @@ def norm_threads(m: int, k: int) -> int:
     """Threads that a row has at its best: whole warps, with 8, 16 or 32 values each unless that makes too many."""
     vectors = 1 if m <= _FEW_ROWS else _MANY_VECTORS if m > _MANY_ROWS and k > _WIDE else _VECTORS
     return _WARP * min(_ceil_div(k, vectors * _WARP * _VECTOR), _MAX_WARPS)
+
+
+def all_norm_threads(k: int) -> list[int]:
+    """Every `norm_threads` of some M, ascending."""
+    return sorted({norm_threads(m, k) for m in (1, _FEW_ROWS + 1, _MANY_ROWS + 1)})
 
 
 def quantizer_of_norm(k: int, dtype: InputType, weight: InputType, *, residual: bool, threads: int) -> Quantizer:

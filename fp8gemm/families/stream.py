@@ -6,8 +6,7 @@ The benchmark's yardstick: it computes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.device import hopper_info
@@ -15,6 +14,9 @@ from fp8gemm.driver.launch import LaunchConfig, launch
 from fp8gemm.errors import InputError
 from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import KernelRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HEADER = "fp8gemm/kernels/stream.cuh"
 _FAMILY = "Stream"

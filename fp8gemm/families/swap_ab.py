@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.tensor_map import encode_column_blocks, replace_address
@@ -12,6 +11,9 @@ from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, pitch, re
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.problem import SCALE_BLOCK, Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, tiles_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HEADER = "fp8gemm/kernels/swap_ab.cuh"
 _FAMILY = "SwapAb"

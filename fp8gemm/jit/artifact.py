@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
+from fp8gemm.frozen import dataclass
 from fp8gemm.jit.compiler import CompileResult, Resources
 from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.request import ConfigValue, KernelRequest

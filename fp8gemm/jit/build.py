@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fp8gemm import headers, settings
-from fp8gemm.errors import CacheMissError, InputError
+from fp8gemm.errors import CacheError, CacheMissError
+from fp8gemm.frozen import dataclass
 from fp8gemm.jit.artifact import Artifact, Source, artifact_of, metadata
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program
 from fp8gemm.jit.entry import Entry
@@ -28,7 +28,7 @@ from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.jit.store import Damage, Store
 
-__all__ = ["Artifact", "build", "build_many", "is_ready", "quarantine", "rebuild"]
+__all__ = ["Artifact", "build", "is_ready", "quarantine", "rebuild", "recompile", "writable_directory"]
 
 
 def build(request: KernelRequest, *, allow_compile: bool = True, include_dir: Path | None = None) -> Artifact:
@@ -56,45 +56,6 @@ def is_ready(request: KernelRequest, *, include_dir: Path | None = None) -> bool
     return True
 
 
-def build_many(
-    requests: Sequence[KernelRequest],
-    *,
-    jobs: int | None = None,
-    progress: Callable[[Artifact], None] | None = None,
-    include_dir: Path | None = None,
-) -> list[Artifact]:
-    """Build several kernels at once; NVRTC compiles in parallel.
-
-    Args:
-        requests: which kernels.
-        jobs: threads; as many as this process has processors by default.
-        progress: called in this thread with each artifact as it becomes ready, in no particular order.
-        include_dir: as for ``build``.
-
-    Returns:
-        The artifacts in the order of the requests.
-
-    Raises:
-        CacheMissError, CompileError, InputError: as ``build``; kernels not yet begun are then given up.
-    """
-    from concurrent.futures import ThreadPoolExecutor, as_completed
-
-    if jobs is not None and jobs < 1:
-        raise InputError(f"jobs must be at least 1; found {jobs}")
-    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
-        # Each task runs in a copy of this context, so that settings.scope() around the call holds in the threads too.
-        futures = [pool.submit(copy_context().run, build, request, include_dir=include_dir) for request in requests]
-        try:
-            for future in as_completed(futures):
-                artifact = future.result()
-                if progress is not None:
-                    progress(artifact)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [future.result() for future in futures]
-
-
 def rebuild(artifact: Artifact, *, reason: str, include_dir: Path | None = None) -> Artifact:
     """Compile a kernel again whose cubin turned out to be unusable although it verifies; its entry is quarantined.
 
@@ -109,6 +70,30 @@ def rebuild(artifact: Artifact, *, reason: str, include_dir: Path | None = None)
         CacheMissError, CompileError: as ``build``.
     """
     return _builder().rebuild(_Job.of(artifact.request, include_dir), artifact, reason)
+
+
+def recompile(request: KernelRequest, *, include_dir: Path | None = None) -> Artifact:
+    """Compile a kernel although it may be ready, and put it in the place of the one that is there: for another NVRTC.
+
+    Raises:
+        CacheMissError, CompileError, InputError: as ``build``; what was ready stays so.
+    """
+    return _builder().recompile(_Job.of(request, include_dir))
+
+
+def writable_directory() -> Path:
+    """Where new kernels are put.
+
+    Raises:
+        CacheError: nowhere: they would last as long as this process.
+    """
+    store = _builder().store
+    layer = store.writable_layer()
+    if layer is None:
+        raise CacheError(
+            f"expected a cache directory that can be written (FP8GEMM_CACHE_DIR); found {store.describe()}"
+        )
+    return layer.path
 
 
 def quarantine(artifact: Artifact, *, reason: str) -> None:
@@ -188,6 +173,15 @@ class _Builder:
         flight.set_result(artifact)
         return artifact
 
+    def recompile(self, job: _Job) -> Artifact:
+        if settings.current().jit == "error":
+            raise _miss(job, self.store, ())
+        with self.store.lock(job.label, job.key):
+            artifact = self._compile(job, replace_entry=True)
+        with self._lock:
+            self._memory[job.key] = artifact
+        return artifact
+
     def rebuild(self, job: _Job, artifact: Artifact, reason: str) -> Artifact:
         self.quarantine(artifact, reason)
         return self.build(job, allow_compile=True)
@@ -219,11 +213,15 @@ class _Builder:
             found = self.store.find(job.label, job.key)  # whoever held the lock before us has probably published it
             if found.entry is not None:
                 return job.artifact(found.entry, "disk")
-            result = job.compile()
-            for damage in found.damaged:
-                self.store.quarantine(job.label, job.key, damage)
-            entry = Entry(job.key, job.label, result.cubin, metadata(job.request, job.options, result))
-            directory = self.store.publish(entry, job.source)
+            return self._compile(job, damaged=found.damaged)
+
+    def _compile(self, job: _Job, *, damaged: Sequence[Damage] = (), replace_entry: bool = False) -> Artifact:
+        """Compile and publish, whatever is there; the caller holds the kernel's lock."""
+        result = job.compile()
+        for damage in damaged:
+            self.store.quarantine(job.label, job.key, damage)
+        entry = Entry(job.key, job.label, result.cubin, metadata(job.request, job.options, result))
+        directory = self.store.publish(entry, job.source, replace=replace_entry)
         return job.artifact(replace(entry, directory=directory), "compiled")
 
 
@@ -256,5 +254,6 @@ def _miss(job: _Job, store: Store, damaged: Sequence[Damage]) -> CacheMissError:
     return CacheMissError(
         f"kernel {job.label} is not ready, and it may not be compiled now "
         f"(FP8GEMM_JIT={settings.current().jit}; error and nearest leave compiling to a warmup)\n"
-        f"key: {job.key}\nsearched: {store.describe()} (FP8GEMM_CACHE_DIR){met}"
+        f"key: {job.key}\nsearched: {store.describe()} (FP8GEMM_CACHE_DIR){met}",
+        key=job.key,
     )

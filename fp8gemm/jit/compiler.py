@@ -11,12 +11,13 @@ import re
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import CompileError
+from fp8gemm.frozen import dataclass
 from fp8gemm.jit.fingerprint import Headers, header_closure
 
 NO_REPORT = "no resource report"
@@ -104,6 +105,16 @@ def compile_source(source: str, *, label: str, options: Sequence[str], arch: str
 
 def compile_program(source: str, headers: Headers, *, label: str, options: Sequence[str], arch: str) -> CompileResult:
     """``compile_source`` with headers that have been read already: what is compiled is then what was fingerprinted."""
+    try:
+        return _compile(source, headers, label=label, options=options, arch=arch)
+    except CompileError as error:
+        raise _described(error, source, label=label, options=options) from error.__cause__
+    except RuntimeError as error:  # the bindings' own, where the library lacks a function
+        broken = CompileError(f"NVRTC is broken: expected {_PROVIDERS}; found: {error}")
+        raise _described(broken, source, label=label, options=options) from error
+
+
+def _compile(source: str, headers: Headers, *, label: str, options: Sequence[str], arch: str) -> CompileResult:
     nvrtc = _load_nvrtc()
     started = time.perf_counter()
     status, program = nvrtc.nvrtcCreateProgram(
@@ -113,25 +124,17 @@ def compile_program(source: str, headers: Headers, *, label: str, options: Seque
         [content for _, content in headers],
         [path.encode() for path, _ in headers],
     )
-    _require_success(nvrtc, "nvrtcCreateProgram", status, options)
+    _require_success(nvrtc, "nvrtcCreateProgram", status)
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = _read(nvrtc, "ProgramLog", program, options).rstrip(b"\0 \n").decode("utf-8", "replace")
+        log = _read(nvrtc, "ProgramLog", program).rstrip(b"\0 \n").decode("utf-8", "replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _refusal(
-                f"NVRTC refuses {label} for {arch} ({status.name})", source, label=label, options=options, log=log
-            )
-        cubin = _read(nvrtc, "CUBIN", program, options)
+            raise CompileError(f"NVRTC refuses {label} for {arch} ({status.name})", log=log)
+        cubin = _read(nvrtc, "CUBIN", program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     if not cubin:
-        raise _refusal(
-            f"NVRTC made no cubin of {label}; expected a real architecture, found {arch}",
-            source,
-            label=label,
-            options=options,
-            log=log,
-        )
+        raise CompileError(f"NVRTC made no cubin of {label}; expected a real architecture, found {arch}", log=log)
     resources = parse_resources(log)
     codes = parse_warnings(log)
     return CompileResult(
@@ -186,38 +189,53 @@ def _load_nvrtc() -> Any:
     except Exception as error:  # what a missing or broken library raises differs from version to version
         found = str(error).strip() or type(error).__name__
         raise CompileError(f"NVRTC cannot be loaded: expected {_PROVIDERS}; found: {found}") from error
-    _require_success(nvrtc, "nvrtcVersion", status, ())
+    _require_success(nvrtc, "nvrtcVersion", status)
     return nvrtc
 
 
-def _read(nvrtc: Any, what: str, program: Any, options: Sequence[str]) -> bytes:
+def _read(nvrtc: Any, what: str, program: Any) -> bytes:
     status, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
-    _require_success(nvrtc, f"nvrtcGet{what}Size", status, options)
+    _require_success(nvrtc, f"nvrtcGet{what}Size", status)
     # The bindings write into the bytes object they are given.
     buffer = b"\0" * int(size)
     if size:
         (status,) = getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
-        _require_success(nvrtc, f"nvrtcGet{what}", status, options)
+        _require_success(nvrtc, f"nvrtcGet{what}", status)
     return buffer
 
 
-def _require_success(nvrtc: Any, call: str, status: Any, options: Sequence[str]) -> None:
+def _require_success(nvrtc: Any, call: str, status: Any) -> None:
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileError(f"{call} must return NVRTC_SUCCESS; it returned {status.name}", options=options)
+        raise CompileError(f"{call} must return NVRTC_SUCCESS; it returned {status.name}")
 
 
-def _refusal(summary: str, source: str, *, label: str, options: Sequence[str], log: str) -> CompileError:
+def _described(error: CompileError, source: str, *, label: str, options: Sequence[str]) -> CompileError:
+    """The error, with all that is needed to look into it."""
     path = _keep_source(source, label)
     kept = f"source: {path}" if path is not None else "its source could not be written anywhere"
-    message = f"{summary}\n{kept}\noptions: {' '.join(options)}\n{log}"
-    return CompileError(message, log=log, source_path=path, options=options)
+    message = f"{error}\n{kept}\noptions: {' '.join(options)}\n{error.log}".rstrip()
+    return CompileError(message, log=error.log, source_path=path, options=options)
+
+
+_kept: dict[tuple[str, str], Path] = {}
 
 
 def _keep_source(source: str, label: str) -> Path | None:
+    # Once is enough: a server that goes on asking for what cannot be compiled must not fill the disk with it.
+    known = _kept.get((label, source))
+    if known is not None and known.exists():
+        return known
     try:
-        descriptor, path = tempfile.mkstemp(prefix=f"{label}.", suffix=".cu")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(source)
+        descriptor, name = tempfile.mkstemp(prefix=f"{label}.", suffix=".cu")
     except OSError:
         return None
-    return Path(path)
+    path = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(source)
+    except OSError:  # a part of it is worse than nothing
+        with suppress(OSError):
+            path.unlink()
+        return None
+    _kept[label, source] = path
+    return path

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fp8gemm.frozen import dataclass
 from fp8gemm.jit.fingerprint import SCHEMA_VERSION
 
 SOURCE, CUBIN, SIDECAR = "kernel.cu", "kernel.cubin", "kernel.json"
@@ -17,8 +18,15 @@ SIZE_LIMITS = {SIDECAR: 1 << 20, SOURCE: 1 << 20, CUBIN: 256 << 20}
 """Bytes beyond which a file is not ours; the sidecar is read first."""
 
 
+_NAME = re.compile(r"([^./][^/]*)\.([0-9a-f]{64})")
+
+
 class DamagedError(Exception):
     """An entry does not verify; the message says what is wrong with it."""
+
+
+class IncompleteError(DamagedError):
+    """A file of an entry is missing. Entries appear whole, so that this one is damaged or is just being removed."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,12 @@ def directory_name(label: str, key: str) -> str:
     return f"{label}.{key}"
 
 
+def label_and_key(name: str) -> tuple[str, str] | None:
+    """What a name made by ``directory_name`` was made from; None if it is no such name."""
+    match = _NAME.fullmatch(name)
+    return (match[1], match[2]) if match else None
+
+
 def pack(entry: Entry, source: str) -> dict[str, bytes]:
     """The files of an entry: a pure function of its arguments."""
     files = {SOURCE: source.encode(), CUBIN: entry.cubin}
@@ -55,7 +69,7 @@ def pack(entry: Entry, source: str) -> dict[str, bytes]:
         "label": entry.label,
         "sha256": {name: _sha256(content) for name, content in files.items()},
     }
-    return {**files, SIDECAR: _encode(sidecar)}
+    return {**files, SIDECAR: encode_document(sidecar)}
 
 
 def unpack(files: Mapping[str, bytes], *, label: str, key: str, directory: Path) -> Entry:
@@ -64,34 +78,40 @@ def unpack(files: Mapping[str, bytes], *, label: str, key: str, directory: Path)
     Raises:
         DamagedError: they do not.
     """
-    sidecar = _decode(files[SIDECAR])
+    sidecar = decode_document(files[SIDECAR], SIDECAR)
     for field, expected in (("schema", SCHEMA_VERSION), ("key", key), ("label", label)):
         if sidecar.get(field) != expected:
             raise DamagedError(
                 f"{SIDECAR} is of another kernel: expected {field} {expected}; found {sidecar.get(field)}"
             )
+    digests = sidecar.get("sha256")
     for name in (SOURCE, CUBIN):
-        if sidecar["sha256"].get(name) != _sha256(files[name]):
+        if not isinstance(digests, dict) or digests.get(name) != _sha256(files[name]):
             raise DamagedError(f"{name} does not have the SHA-256 that {SIDECAR} gives")
     return Entry(key=key, label=label, cubin=files[CUBIN], metadata=sidecar, directory=directory)
 
 
-def _encode(sidecar: Mapping[str, Any]) -> bytes:
+def encode_document(document: Mapping[str, Any]) -> bytes:
     """Canonical JSON that carries its own checksum, so that no flipped bit in it goes unnoticed."""
-    body = {name: value for name, value in sidecar.items() if name != "checksum"}
+    body = {name: value for name, value in document.items() if name != "checksum"}
     checksum = _sha256(json.dumps(body, sort_keys=True).encode())
     return json.dumps({**body, "checksum": checksum}, sort_keys=True, indent=2).encode() + b"\n"
 
 
-def _decode(raw: bytes) -> dict[str, Any]:
+def decode_document(raw: bytes, name: str) -> dict[str, Any]:
+    """What ``encode_document`` encoded, with its checksum; ``name`` is the file's, for the message.
+
+    Raises:
+        DamagedError: these bytes are not what it made.
+    """
     try:
-        sidecar = json.loads(raw)
-    except ValueError as error:
-        raise DamagedError(f"{SIDECAR} is not JSON: {error}") from error
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{name} is not JSON: {error}") from error
     # Comparing the canonical form, rather than the checksum alone, also notices a change that JSON does not care about.
-    if not isinstance(sidecar, dict) or _encode(sidecar) != raw:
-        raise DamagedError(f"{SIDECAR} does not have the checksum that it gives")
-    return sidecar
+    if not isinstance(document, dict) or encode_document(document) != raw:
+        raise DamagedError(f"{name} does not have the checksum that it gives")
+    return document
 
 
 def _sha256(content: bytes) -> str:

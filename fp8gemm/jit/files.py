@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from fp8gemm.jit.entry import IncompleteError
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -24,13 +26,15 @@ _PAUSES_S = (0.001, 0.01, 0.05)
 
 
 def retrying(operation: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call an operation, and again a few times if the file system fails in a way that may pass."""
+    """Call an operation, and again a few times if it fails in a way that may pass."""
     for pause in _PAUSES_S:
         try:
             return operation(*args, **kwargs)
         except OSError as error:
             if error.errno not in _TRANSIENT:
                 raise
+        except IncompleteError:
+            pass  # whoever removes the entry will soon be done, and then there is none
         time.sleep(pause)
     return operation(*args, **kwargs)
 
@@ -45,13 +49,14 @@ def make_directories(path: Path) -> None:
         path.chmod(DIRECTORY_MODE)  # an odd umask can take the owner's own bits away
 
 
-def publish_directory(name: str, files: Mapping[str, bytes], *, inside: int) -> bool:
+def publish_directory(name: str, files: Mapping[str, bytes], *, inside: int, replace: bool = False) -> bool:
     """Make a directory with these files appear under its name in one step, complete and on stable storage.
 
     Args:
         name: of the new directory.
         files: file names and contents.
         inside: descriptor of the directory to hold it.
+        replace: put it in the place of a directory of that name, which for a moment is not there then.
 
     Returns:
         Whether it was done; False if something of that name is there already.
@@ -70,6 +75,8 @@ def publish_directory(name: str, files: Mapping[str, bytes], *, inside: int) -> 
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if replace:
+            remove_whole(name, inside=inside)
         os.rename(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
     except OSError as error:
         remove_directory(temporary, inside=inside)
@@ -103,6 +110,14 @@ def set_aside(name: str, *, inside: int) -> str | None:
         _remove(name, inside=inside)
         return None
     return moved
+
+
+def remove_whole(name: str, *, inside: int) -> None:
+    """Remove a directory, as far as possible, so that nobody finds a part of it: it loses its name first."""
+    moved = f"{temporary_prefix(name)}{_token()}"
+    with suppress(FileNotFoundError):
+        os.rename(name, moved, src_dir_fd=inside, dst_dir_fd=inside)
+        remove_directory(moved, inside=inside)
 
 
 def temporary_prefix(name: str) -> str:

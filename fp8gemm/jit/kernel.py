@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from fp8gemm.driver.library import (
     unload,
 )
 from fp8gemm.errors import CacheMissError, DriverError
+from fp8gemm.frozen import dataclass
 from fp8gemm.jit.build import Artifact, build, quarantine, rebuild
 from fp8gemm.jit.render import ENTRY
 from fp8gemm.jit.request import KernelRequest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from fp8gemm.frozen import dataclass
 
 ConfigValue = int | bool | Enum
 

@@ -10,10 +10,10 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from fp8gemm.jit.entry import SIZE_LIMITS, DamagedError, Entry, directory_name, pack, unpack
+from fp8gemm.frozen import dataclass
+from fp8gemm.jit.entry import SIZE_LIMITS, DamagedError, Entry, IncompleteError, directory_name, pack, unpack
 from fp8gemm.jit.files import (
     FILE_MODE,
     make_directories,
@@ -30,7 +30,9 @@ from fp8gemm.settings import Settings
 LOCK_TIMEOUT_S = 30.0
 """How long to wait for another process that compiles the same kernel: many times what a compile takes."""
 
-_LOCKS = ".locks"
+LOCKS = ".locks"
+"""Directory of a layer that holds one lock file, ``<entry>.lock``, for each kernel that was compiled into it."""
+
 _LOCK_POLL_S = 0.01
 
 
@@ -62,6 +64,10 @@ class Layer:
             OSError: the file system failed.
         """
         name = directory_name(label, key)
+        return unpack(self.read_files(name), label=label, key=key, directory=self.path / name)
+
+    def read_files(self, name: str) -> dict[str, bytes]:
+        """The files of an entry, by the name of its directory, not yet verified; raises as ``read`` does."""
         with self.opened() as layer, ExitStack() as stack:
             try:
                 entry = stack.enter_context(opened_directory(name, inside=layer, trusted=self.trusted))
@@ -70,10 +76,10 @@ class Layer:
                     try:
                         files[file] = read_regular_file(file, inside=entry, limit=limit, trusted=self.trusted)
                     except FileNotFoundError as error:
-                        raise DamagedError(f"{file} is missing") from error
+                        raise IncompleteError(f"{file} is missing") from error
             except UnsafeError as error:
                 raise DamagedError(str(error)) from error
-        return unpack(files, label=label, key=key, directory=self.path / name)
+        return files
 
 
 @dataclass(frozen=True)
@@ -143,19 +149,24 @@ class Store:
                 damaged.append(Damage(layer, rejected))
         return Found(None, tuple(damaged))
 
-    def publish(self, entry: Entry, source: str) -> Path | None:
+    def publish(self, entry: Entry, source: str, *, replace: bool = False) -> Path | None:
         """Write an entry so that other processes see all of it or nothing.
+
+        Args:
+            entry: what to write.
+            source: its kernel's source.
+            replace: put it in the place of the one that is there.
 
         Returns:
             The directory that holds it: ours, or that of a process which was faster. None if it could not be written,
             which has then been said once.
         """
-        layer = self._writable_layer()
+        layer = self.writable_layer()
         if layer is None:
             return None
         name = directory_name(entry.label, entry.key)
         try:
-            retrying(self._publish_into, layer, name, pack(entry, source))
+            retrying(self._publish_into, layer, name, pack(entry, source), replace)
         except (OSError, UnsafeError) as error:
             self.notices.give(CacheEvent.MEMORY_ONLY, layer.path, str(error))
             return None
@@ -193,7 +204,7 @@ class Store:
         return os.pathsep.join(str(layer.path) for layer in self.layers) or "none"
 
     def _acquire(self, stack: ExitStack, name: str) -> bool:
-        layer = self._writable_layer()
+        layer = self.writable_layer()
         if layer is None:
             return False
         # Imported here because a hit needs no lock, and the import costs more than the whole hit.
@@ -201,7 +212,7 @@ class Store:
 
         try:
             with layer.opened() as descriptor:
-                locks = layer.path / _LOCKS
+                locks = layer.path / LOCKS
                 make_directories(locks)
                 lock = FileLock(locks / f"{name}.lock", timeout=self._lock_timeout_s, mode=FILE_MODE)
                 lock.acquire(poll_interval=_LOCK_POLL_S)
@@ -216,7 +227,7 @@ class Store:
             return False
         return True
 
-    def _writable_layer(self) -> Layer | None:
+    def writable_layer(self) -> Layer | None:
         """The last layer that can be written: sealed ones come first, as in ``/sealed:/writable``."""
         for layer in reversed(self.layers):
             try:
@@ -239,9 +250,9 @@ class Store:
         self.notices.give(CacheEvent.REFUSED, layer.path, f"{error}; {advice}")
 
     @staticmethod
-    def _publish_into(layer: Layer, name: str, files: dict[str, bytes]) -> None:
+    def _publish_into(layer: Layer, name: str, files: dict[str, bytes], replace: bool) -> None:
         with layer.opened() as descriptor:
-            publish_directory(name, files, inside=descriptor)
+            publish_directory(name, files, inside=descriptor, replace=replace)
 
 
 def _digest(cubin: bytes) -> str:

@@ -221,6 +221,11 @@ class Fp8Linear(nn.Module):
             self._plan.prepare(self.weight, self.weight_scale_inv, self.bias, self._dtype)
             torch.cuda.current_stream(self.weight.device).synchronize()
 
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """That of the activations that are expected, and of the output: kernels for it are got ready ahead."""
+        return self._dtype
+
     def extra_repr(self) -> str:
         text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         return text if self.batch_invariant is None else f"{text}, batch_invariant={self.batch_invariant}"

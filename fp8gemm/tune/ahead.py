@@ -18,7 +18,8 @@ from types import TracebackType
 
 from fp8gemm import settings
 from fp8gemm.errors import Fp8GemmError
-from fp8gemm.jit.build import build, build_many
+from fp8gemm.jit.build import build
+from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.request import KernelRequest
 
 _YIELD = 10

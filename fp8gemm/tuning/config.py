@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import NamedTuple
 
+from fp8gemm.frozen import dataclass
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.problem import SCALE_BLOCK, OutputType, Scaling, StoreKind
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from fp8gemm.frozen import dataclass
 
 
 def _constant(unit: str, meaning: str) -> float:

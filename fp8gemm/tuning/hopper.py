@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
 
 SHARED_BYTES_PER_CTA = 227 * 1024
 """Shared memory one CTA may ask for: 228 KB an SM, 1 KB of it reserved for the system."""
@@ -62,20 +63,28 @@ CHIPS = {
 
 
 def named_chip(name: str) -> Chip:
-    """The chip of that name.
+    """The chip of that name; ``h200:60`` is one that has 60 SMs, such as a part of a GPU (MIG).
 
     Raises:
-        InputError: the name is none of ``CHIPS``.
+        InputError: the name is none of ``CHIPS``, or the count is none.
     """
-    try:
-        return CHIPS[name]
-    except KeyError:
-        raise InputError(f"expected a chip among {', '.join(CHIPS)}, got {name!r}") from None
+    known, _, count = name.partition(":")
+    if known not in CHIPS or ":" in name and not (count.isascii() and count.isdigit() and int(count) > 0):
+        raise InputError(f"expected a chip among {', '.join(CHIPS)}, perhaps with its SMs, as h200:60, got {name!r}")
+    return _with_sms(CHIPS[known], int(count)) if count else CHIPS[known]
+
+
+def chip_name(chip: Chip) -> str:
+    """What `named_chip` finds the chip by."""
+    return chip.name if chip.num_sms == CHIPS[chip.name].num_sms else f"{chip.name}:{chip.num_sms}"
 
 
 @cache
-def chip_of_device(device_name: str, num_sms: int, l2_bytes: int) -> Chip:
-    """The chip that a Hopper device is: the known one whose name it carries, with the device's own SM count and L2."""
+def chip_of_device(device_name: str, num_sms: int) -> Chip:
+    """The chip that a Hopper device is: the known one whose name it carries, with as many SMs as it has.
+
+    NOTE: nothing else is read off the device, so that the choice on it is the choice ahead of it, by the name alone.
+    """
     name = device_name.lower()
     if "h20" in name and "h200" not in name:
         known = CHIPS["h20"]
@@ -85,7 +94,13 @@ def chip_of_device(device_name: str, num_sms: int, l2_bytes: int) -> Chip:
         known = CHIPS["h200"]
     else:
         known = CHIPS["h100"]
-    return replace(known, num_sms=num_sms, l2_bytes=l2_bytes)
+    return _with_sms(known, num_sms)
+
+
+def _with_sms(chip: Chip, num_sms: int) -> Chip:
+    """A chip with so many SMs, and its share of the L2 cache if these are fewer."""
+    share = min(num_sms / chip.num_sms, 1.0)
+    return replace(chip, num_sms=num_sms, l2_bytes=int(chip.l2_bytes * share))
 
 
 @cache

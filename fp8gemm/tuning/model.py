@@ -10,8 +10,10 @@ output. Whichever of the three ends last decides, and a little more, for none of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import field
 
+from fp8gemm.frozen import dataclass
 from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
@@ -74,7 +76,8 @@ class Cost:
 
 def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constants = DEFAULT) -> Cost:
     """Predicted cost of a problem under a legal config."""
-    return predict_from_tile(problem, config, chip, tile_cost(problem, config, constants), constants)
+    tile = tile_cost(problem, config, constants)
+    return Predictor(problem, config, chip, tile, constants).cost(problem.m)
 
 
 def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAULT) -> TileCost:
@@ -107,88 +110,128 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     )
 
 
-def predict_from_tile(
-    problem: Problem, config: TileConfig, chip: Chip, tile: TileCost, constants: Constants = DEFAULT
-) -> Cost:
-    """``predict`` for a config whose `tile_cost` is known."""
-    rows = -(-problem.m // (config.block_m * config.cluster_m))
-    cols = -(-problem.n // (config.block_n * config.cluster_n))
-    clusters = max(chip.num_sms // config.cluster_size, 1)
-    rounds = -(-rows * cols // clusters)
-    tiles = rows * cols * config.cluster_size
+class Predictor:
+    """Predictions for one config and every M: what does not depend on M is computed once.
 
-    dram_bytes = problem.bytes + _refetched_bytes(problem, config, chip, constants, rows, cols, clusters)
-    energy = _energy_mj(problem, tiles * tile.l2_bytes, dram_bytes, constants)
-    cycles = rounds * tile.tile_cycles
-    clock = _clock_mhz(cycles, energy, chip, constants)
-    sm_us = cycles / clock
-    l2_us = rounds * tile.l2_bytes / chip.l2_bytes_per_us
-    dram_us = dram_bytes / chip.dram_bytes_per_us
-    overhead = constants.launch_us + (constants.cluster_us if config.cluster_size > 1 else 0.0)
-    return Cost(
-        tensor_cycles=tile.tensor_cycles,
-        shared_cycles=tile.shared_cycles,
-        latency_cycles=tile.latency_cycles,
-        block_cycles=tile.block_cycles,
-        epilogue_cycles=tile.epilogue_cycles,
-        tile_cycles=tile.tile_cycles,
-        tiles=tiles,
-        rounds=rounds,
-        filled=rows * cols / (rounds * clusters),
-        energy_mj=energy,
-        clock_mhz=clock,
-        sm_us=sm_us,
-        l2_us=l2_us,
-        dram_us=dram_us,
-        overhead_us=overhead,
-        total_us=overhead + norm(constants.overlap_exponent, sm_us, l2_us, dram_us),
-    )
-
-
-def _refetched_bytes(
-    problem: Problem, config: TileConfig, chip: Chip, constants: Constants, rows: int, cols: int, clusters: int
-) -> float:
-    """Operand bytes that are read from device memory more than once.
-
-    The tiles of a round are a block of the tile grid, `raster_band` tile rows high, and read the rows of A and of B
-    that this block touches. The next rounds find in L2 what is still there of them.
+    Args:
+        problem: M is ignored.
+        config: a legal one.
+        chip: what it runs on.
+        tile: its `tile_cost`.
+        constants: of the model.
     """
-    band = min(config.raster_band, rows)
-    across = min(max(clusters / band, 1.0), cols)
-    blocks = max(rows * cols / (band * across), 1.0)
-    touched = band * config.block_m * config.cluster_m + across * config.block_n * config.cluster_n
-    streamed = blocks * touched * problem.k
-    least = (problem.m + problem.n) * problem.k
-    # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
-    misses = min(max(least / (constants.l2_share * chip.l2_bytes) - 1.0, 0.0), 1.0)
-    return max(streamed - least, 0.0) * misses
 
+    def __init__(
+        self, problem: Problem, config: TileConfig, chip: Chip, tile: TileCost, constants: Constants = DEFAULT
+    ) -> None:
+        self._tile, self._constants, self._chip = tile, constants, chip
+        self._n, self._k, self._macs_of_row = problem.n, problem.k, problem.n * problem.k
+        self._promotions_of_row = problem.n * problem.k_blocks
+        self._bytes_of_row, self._bytes_of_weight = problem.row_bytes, problem.weight_bytes
+        self._cluster_size, self._raster_band = config.cluster_size, config.raster_band
+        self._rows_of_cluster, self._cols_of_cluster = (
+            config.block_m * config.cluster_m,
+            config.block_n * config.cluster_n,
+        )
+        self._cluster_cols = -(-problem.n // self._cols_of_cluster)
+        self._clusters = max(chip.num_sms // config.cluster_size, 1)
+        self._l2_capacity = constants.l2_share * chip.l2_bytes
+        self._power_limit = chip.power_watts - constants.idle_watts
+        self._clock_exponent = 1 / (1 + constants.voltage_exponent)
+        self._least_us_of_round = tile.tile_cycles / chip.max_clock_mhz * (1 - 1e-9)  # whatever the rounding
+        self._overhead_us = constants.launch_us + (constants.cluster_us if config.cluster_size > 1 else 0.0)
 
-def _energy_mj(problem: Problem, l2_bytes: float, dram_bytes: float, constants: Constants) -> float:
-    elements = problem.m * problem.n
-    picojoules = (
-        elements * problem.k * constants.mac_pj
-        + elements * problem.k_blocks * constants.promotion_pj
-        + l2_bytes * constants.l2_byte_pj
-        + dram_bytes * constants.dram_byte_pj
-    )
-    return picojoules * 1e-9
+    def total_us(self, m: int, limit: float = math.inf) -> float:
+        """`Cost.total_us` for so many rows; infinity instead, sooner, if it cannot be less than a limit."""
+        # NOTE: a norm is at least its largest value, and no clock is higher than the highest.
+        if self._overhead_us + self._rounds(m) * self._least_us_of_round >= limit:
+            return math.inf
+        *_, sm_us, l2_us, dram_us = self._times(m)
+        if self._overhead_us + max(sm_us, l2_us, dram_us) >= limit:
+            return math.inf
+        return self._overhead_us + norm(self._constants.overlap_exponent, sm_us, l2_us, dram_us)
 
+    def cost(self, m: int) -> Cost:
+        """All terms for so many rows."""
+        cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us = self._times(m)
+        tile = self._tile
+        return Cost(
+            tensor_cycles=tile.tensor_cycles,
+            shared_cycles=tile.shared_cycles,
+            latency_cycles=tile.latency_cycles,
+            block_cycles=tile.block_cycles,
+            epilogue_cycles=tile.epilogue_cycles,
+            tile_cycles=tile.tile_cycles,
+            tiles=cluster_tiles * self._cluster_size,
+            rounds=rounds,
+            filled=cluster_tiles / (rounds * self._clusters),
+            energy_mj=energy,
+            clock_mhz=clock,
+            sm_us=sm_us,
+            l2_us=l2_us,
+            dram_us=dram_us,
+            overhead_us=self._overhead_us,
+            total_us=self._overhead_us + norm(self._constants.overlap_exponent, sm_us, l2_us, dram_us),
+        )
 
-def _clock_mhz(cycles: float, energy_mj: float, chip: Chip, constants: Constants) -> float:
-    """The clock at which the energy of these cycles is the power that the chip may draw.
+    def _rounds(self, m: int) -> int:
+        return -(-(-(-m // self._rows_of_cluster) * self._cluster_cols) // self._clusters)
 
-    Energy grows with the voltage that a clock needs: E(f) = E(f0) (f / f0)^g. With time = cycles / f, the power
-    E(f) / time is the limit at f = f0 (limit / (E(f0) f0 / cycles))^(1 / (1 + g)).
-    """
-    watts = energy_mj * REFERENCE_MHZ / cycles * 1e3
-    limit = chip.power_watts - constants.idle_watts
-    clock: float = REFERENCE_MHZ * (limit / watts) ** (1 / (1 + constants.voltage_exponent))
-    return min(chip.max_clock_mhz, clock)
+    def _times(self, m: int) -> tuple[int, int, float, float, float, float, float]:
+        """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""
+        tile, chip = self._tile, self._chip
+        rows, rounds = -(-m // self._rows_of_cluster), self._rounds(m)
+        cluster_tiles = rows * self._cluster_cols
+        dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + self._refetched_bytes(m, rows)
+        energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
+        cycles = rounds * tile.tile_cycles
+        clock = self._clock_mhz(cycles, energy)
+        l2_us = rounds * tile.l2_bytes / chip.l2_bytes_per_us
+        return cluster_tiles, rounds, energy, clock, cycles / clock, l2_us, dram_bytes / chip.dram_bytes_per_us
+
+    def _refetched_bytes(self, m: int, rows: int) -> float:
+        """Operand bytes that are read from device memory more than once.
+
+        The tiles of a round are a block of the tile grid, `raster_band` tile rows high, and read the rows of A and of B
+        that this block touches. The next rounds find in L2 what is still there of them.
+        """
+        least = (m + self._n) * self._k
+        # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
+        misses = min(least / self._l2_capacity - 1.0, 1.0)
+        if misses <= 0.0:
+            return 0.0
+        band = min(self._raster_band, rows)
+        across = min(max(self._clusters / band, 1.0), self._cluster_cols)
+        blocks = max(rows * self._cluster_cols / (band * across), 1.0)
+        touched = band * self._rows_of_cluster + across * self._cols_of_cluster
+        streamed = blocks * touched * self._k
+        return max(streamed - least, 0.0) * misses
+
+    def _energy_mj(self, m: int, l2_bytes: float, dram_bytes: float) -> float:
+        constants = self._constants
+        picojoules = (
+            m * self._macs_of_row * constants.mac_pj
+            + m * self._promotions_of_row * constants.promotion_pj
+            + l2_bytes * constants.l2_byte_pj
+            + dram_bytes * constants.dram_byte_pj
+        )
+        return picojoules * 1e-9
+
+    def _clock_mhz(self, cycles: float, energy_mj: float) -> float:
+        """The clock at which the energy of these cycles is the power that the chip may draw.
+
+        Energy grows with the voltage that a clock needs: E(f) = E(f0) (f / f0)^g. With time = cycles / f, the power
+        E(f) / time is the limit at f = f0 (limit / (E(f0) f0 / cycles))^(1 / (1 + g)).
+        """
+        watts = energy_mj * REFERENCE_MHZ / cycles * 1e3
+        clock: float = REFERENCE_MHZ * (self._power_limit / watts) ** self._clock_exponent
+        return min(self._chip.max_clock_mhz, clock)
 
 
 def norm(exponent: float, *values: float) -> float:
     """Between the largest of the values and their sum: nearer the largest, the higher the exponent."""
-    largest = max(values)
-    total: float = sum((value / largest) ** exponent for value in values)
+    largest, total = max(values), 0.0
+    # NOTE: no sum(), which rounds otherwise from Python 3.12 on: a choice must be the same everywhere.
+    for value in values:
+        total += (value / largest) ** exponent
     return largest * float(total ** (1 / exponent))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
 
 SCALE_BLOCK = 128
 """Columns of K, and rows of the weight, that share one scale."""
@@ -112,9 +112,18 @@ class Problem:
     @property
     def bytes(self) -> int:
         """The fewest bytes that must move through device memory: each input read once, the output written once."""
-        rows_of_scales = self.m + (self.n if self.scaling is Scaling.ROW else -(-self.n // SCALE_BLOCK))
-        inputs = (self.m + self.n) * self.k + 4 * self.k_blocks * rows_of_scales + self.n * self.bias.bytes
-        return inputs + self.m * self.n * (self.output.bytes + self.c.bytes)
+        return self.weight_bytes + self.m * self.row_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Those of them that do not depend on M: B, its scales and the bias."""
+        rows_of_scales = self.n if self.scaling is Scaling.ROW else -(-self.n // SCALE_BLOCK)
+        return self.n * self.k + 4 * self.k_blocks * rows_of_scales + self.n * self.bias.bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Those of them that each row has: of A, its scales, C and the output."""
+        return self.k + 4 * self.k_blocks + self.n * (self.output.bytes + self.c.bytes)
 
 
 def packed_problem(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from operator import itemgetter
@@ -15,9 +16,19 @@ from fp8gemm.tuning.config import (
     is_for_few_rows,
     is_for_other_k,
 )
+from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
 from fp8gemm.tuning.hopper import Chip, named_chip
-from fp8gemm.tuning.model import TileCost, predict_from_tile, tile_cost
-from fp8gemm.tuning.problem import FEW_ROWS, ROW_STEP, OutputType, Problem, Scaling, StoreKind, counted_rows
+from fp8gemm.tuning.model import Predictor, TileCost, tile_cost
+from fp8gemm.tuning.problem import (
+    FEW_ROWS,
+    ROW_STEP,
+    OutputType,
+    Problem,
+    Scaling,
+    StoreKind,
+    counted_rows,
+    packed_problem,
+)
 from fp8gemm.tuning.swap_ab import SwapAbConfig, swap_ab_candidates, tiles_of
 from fp8gemm.tuning.swap_ab_model import predict_swap_ab
 from fp8gemm.tuning.table import Tables, tables_in_force
@@ -30,14 +41,29 @@ TYPICAL_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def select(
-    m: int, n: int, k: int, *, chip: str = "h200", batch_invariant: bool = False, static_weights: bool = False
+    m: int,
+    n: int,
+    k: int,
+    *,
+    chip: str = "h200",
+    out_dtype: object = "bfloat16",
+    epilogue: str = "none",
+    batch_invariant: bool = False,
+    static_weights: bool = False,
 ) -> Config:
-    """The config that a packed bfloat16 output of this shape is computed with, B scaled by blocks. Needs no GPU.
+    """The config that a new, packed output of this shape is computed with, B scaled by blocks. Needs no GPU.
+
+    Args:
+        m, n, k: the sizes.
+        chip: as `fp8gemm.tuning.hopper.named_chip` finds it.
+        out_dtype: bfloat16, float16 or float32, by name or as torch's.
+        epilogue: what is added, as `fp8gemm.tuning.epilogue.parse_epilogue` reads it.
+        batch_invariant, static_weights: as in `fp8gemm.gemm`.
 
     Raises:
-        InputError: for an impossible shape or an unknown chip.
+        InputError: for an impossible shape, an unknown chip, dtype or epilogue.
     """
-    return _select(m, n, k, chip, batch_invariant, static_weights, tables_in_force())
+    return _select(m, n, k, chip, out_dtype, epilogue, batch_invariant, static_weights, tables_in_force())
 
 
 def select_config(problem: Problem, chip: Chip, tables: Tables | None = None) -> Config:
@@ -60,10 +86,18 @@ def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None)
 
 
 def enumerate_configs(
-    n: int, k: int, max_m: int, *, chip: str = "h200", batch_invariant: bool = False, static_weights: bool = False
+    n: int,
+    k: int,
+    max_m: int,
+    *,
+    chip: str = "h200",
+    out_dtype: object = "bfloat16",
+    epilogue: str = "none",
+    batch_invariant: bool = False,
+    static_weights: bool = False,
 ) -> tuple[Config, ...]:
     """Exactly the configs that ``select`` returns for some 0 < M <= max_m, each once, in the order of that M."""
-    problem = Problem(max_m, n, k, batch_invariant=batch_invariant, static_weights=static_weights)
+    problem = _problem(max_m, n, k, out_dtype, epilogue, batch_invariant, static_weights)
     choices = config_by_m(problem, named_chip(chip))
     return tuple(dict.fromkeys(config for _, config in choices))
 
@@ -71,14 +105,13 @@ def enumerate_configs(
 def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
     tables = tables_in_force()
-    steps: list[tuple[int, Config]] = []
     last = counted_rows(problem.m)
-    for m in (*(rows for rows in FEW_ROWS if rows <= last), *range(FEW_ROWS[-1] + ROW_STEP, last + 1, ROW_STEP)):
-        config = select_config(replace(problem, m=m), chip, tables)
-        if steps and steps[-1][1] == config:
-            steps.pop()
-        steps.append((m, config))
-    return tuple(steps)
+    few = (*FEW_ROWS, *range(FEW_ROWS[-1] + ROW_STEP, CLUSTER_ROWS, ROW_STEP))
+    steps = [(m, select_config(replace(problem, m=m), chip, tables)) for m in few if m <= last]
+    if last >= CLUSTER_ROWS:
+        shared = problem if tables.rows(problem, chip) else replace(problem, static_weights=False)
+        steps += _of_many_rows(replace(shared, m=last), chip, tables)
+    return _joined(steps)
 
 
 def rounded(problem: Problem) -> Problem:
@@ -87,9 +120,55 @@ def rounded(problem: Problem) -> Problem:
 
 
 @lru_cache(maxsize=4096)
-def _select(m: int, n: int, k: int, chip: str, batch_invariant: bool, static_weights: bool, tables: Tables) -> Config:
-    problem = Problem(m, n, k, batch_invariant=batch_invariant, static_weights=static_weights)
-    return select_config(problem, named_chip(chip), tables)
+def _select(
+    m: int,
+    n: int,
+    k: int,
+    chip: str,
+    out_dtype: object,
+    epilogue: str,
+    batch_invariant: bool,
+    static_weights: bool,
+    tables: Tables,
+) -> Config:
+    return select_config(_problem(m, n, k, out_dtype, epilogue, batch_invariant, static_weights), named_chip(chip))
+
+
+def _problem(
+    m: int, n: int, k: int, out_dtype: object, epilogue: str, batch_invariant: bool, static_weights: bool
+) -> Problem:
+    c, bias = parse_epilogue(epilogue)
+    problem = packed_problem(m, n, k, parse_output(out_dtype), batch_invariant=batch_invariant)
+    return replace(problem, c=c, bias=bias, static_weights=static_weights)
+
+
+@lru_cache(maxsize=1024)
+def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[int, Config], ...]:
+    """`config_by_m` from `CLUSTER_ROWS` to ``problem.m``: hundreds of choices, of which none ranks more than the best.
+
+    From there on the same configs come last for all M.
+    """
+    least_m, tuned = replace(problem, m=CLUSTER_ROWS), tables.rows(problem, chip)
+    eligible = [each for each in _predictors(_without_m(problem), chip) if not why_last(least_m, each[0], chip)]
+    steps: list[tuple[int, Config]] = []
+    for m in range(CLUSTER_ROWS, problem.m + 1, ROW_STEP):
+        if m in tuned:
+            steps.append((m, select_config(replace(problem, m=m), chip, tables)))
+            continue
+        (best, predictor), *others = eligible
+        least = predictor.total_us(m)
+        for config, predictor in others:
+            us = predictor.total_us(m, least)
+            if us < least:
+                best, least = config, us
+        steps.append((m, best))
+    return _joined(steps)
+
+
+def _joined(steps: Sequence[tuple[int, Config]]) -> tuple[tuple[int, Config], ...]:
+    """Those of the (largest M, config) pairs that another config follows, and the last."""
+    following = [config for _, config in steps[1:]]
+    return *(step for step, after in zip(steps, following, strict=False) if step[1] != after), *steps[-1:]
 
 
 @lru_cache(maxsize=4096)
@@ -101,11 +180,8 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
             ctas = tiles_of(swapped, problem.m, problem.n) * swapped.cluster_size
             if ctas <= chip.num_sms or not chip.limited:
                 costs.append((predict_swap_ab(problem, swapped, chip).total_us, swapped))
-    tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling)
-    if problem.batch_invariant:
-        width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
-        tiles = tuple((config, tile) for config, tile in tiles if _is_invariant(config, width))
-    costs += [(predict_from_tile(problem, config, chip, tile).total_us, config) for config, tile in tiles]
+    predictors = _predictors(_without_m(problem), chip)
+    costs += [(predictor.total_us(problem.m), config) for config, predictor in predictors]
     eligible: list[Config] = []
     last: list[Config] = []
     for _, config in sorted(costs, key=itemgetter(0)):
@@ -117,6 +193,21 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
     return tuple(eligible), tuple(last)
 
 
+def _without_m(problem: Problem) -> Problem:
+    """What all M share, and a weight that is static and one that is not: it makes a difference to few rows alone."""
+    return replace(problem, m=0, static_weights=False)
+
+
+@lru_cache(maxsize=1024)
+def _predictors(problem: Problem, chip: Chip) -> tuple[tuple[TileConfig, Predictor], ...]:
+    """The candidates of the ordinary orientation, each with its predictions for every M."""
+    tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling)
+    if problem.batch_invariant:
+        width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
+        tiles = tuple((config, tile) for config, tile in tiles if _is_invariant(config, width))
+    return tuple((config, Predictor(problem, config, chip, tile)) for config, tile in tiles)
+
+
 @lru_cache(maxsize=4096)
 def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     """Columns of the one instruction shape that batch-invariant products with this B use on this chip, whatever M is.
@@ -126,18 +217,13 @@ def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     one with the least predicted cost, as a geometric mean over `TYPICAL_ROWS`; neither M nor how the output is stored
     plays a part.
     """
-    problem = Problem(1, n, k, scaling=scaling)
-    problems = [replace(problem, m=m) for m in TYPICAL_ROWS]
-    tiles = _tile_costs(k, problem.store, problem.output, scaling)
+    predictors = _predictors(Problem(0, n, k, scaling=scaling), chip)
 
     def cost(width: int) -> float:
-        of_width = [(config, tile) for config, tile in tiles if _is_invariant(config, width)]
-        return sum(
-            math.log(min(predict_from_tile(each, config, chip, tile).total_us for config, tile in of_width))
-            for each in problems
-        )
+        of_width = [predictor for config, predictor in predictors if _is_invariant(config, width)]
+        return sum(math.log(min(predictor.total_us(m) for predictor in of_width)) for m in TYPICAL_ROWS)
 
-    widths = {config.wave_cols for config, _ in tiles if config.warpgroups_k == 1}
+    widths = {config.wave_cols for config, _ in predictors if config.warpgroups_k == 1}
     return min(sorted(widths, reverse=True), key=cost)
 
 

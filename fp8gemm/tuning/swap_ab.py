@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
 
+from fp8gemm.frozen import dataclass
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import BARRIER_BYTES, MAX_WAVE_COLS, WAVE_ROWS, align
 from fp8gemm.tuning.problem import SCALE_BLOCK, Scaling
@@ -88,6 +90,7 @@ class SwapAbConfig:
         return f"swap{self.block_m}x{self.block_n}{shares}-d{self.stages}-c{self.split_k}"
 
 
+@lru_cache(maxsize=4096)
 def shared_bytes(config: SwapAbConfig, k: int) -> int:
     """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same."""
     ring = config.stages * (config.stage_bytes + 2 * BARRIER_BYTES)
@@ -138,6 +141,7 @@ GPCS = 8
 """Groups of SMs in a GPU; a cluster lies in one of them."""
 
 
+@lru_cache(maxsize=4096)
 def resident_ctas(config: SwapAbConfig, k: int) -> int:
     """CTAs that an SM holds at once."""
     by_memory = hopper.SHARED_BYTES_PER_SM // (shared_bytes(config, k) + hopper.RESERVED_SHARED_BYTES)
@@ -158,11 +162,13 @@ def tiles_of(config: SwapAbConfig, m: int, n: int) -> int:
     return -(-m // config.block_m) * -(-n // config.block_n)
 
 
-def swap_ab_candidates(m: int, n: int, k: int, num_sms: int) -> Iterator[SwapAbConfig]:
+@lru_cache(maxsize=1024)
+def swap_ab_candidates(m: int, n: int, k: int, num_sms: int) -> tuple[SwapAbConfig, ...]:
     """Every config worth considering for M rows, in a fixed order: those that run in one wave and keep SMs busy.
 
     M is one that choices are made for (`fp8gemm.tuning.problem.FEW_ROWS`).
     """
+    found: list[SwapAbConfig] = []
     block_m = m if m <= MAX_TOKENS else m // 2
     for block_n in (64, 32, 16):
         tiles = -(-m // block_m) * -(-n // block_n)
@@ -174,7 +180,8 @@ def swap_ab_candidates(m: int, n: int, k: int, num_sms: int) -> Iterator[SwapAbC
                     continue
                 config = SwapAbConfig(block_m, block_n, 2, warpgroups_k, split_k)
                 if config.registers <= MOST_REGISTERS[warpgroups_k] and _all_have_work(config, k):
-                    yield from _of_each_depth(config, tiles, k, num_sms)
+                    found += _of_each_depth(config, tiles, k, num_sms)
+    return tuple(found)
 
 
 def _all_have_work(config: SwapAbConfig, k: int) -> bool:

@@ -10,8 +10,7 @@ of one the next can end: its chain of tokens, products, sums and output, less wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fp8gemm.frozen import dataclass
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import cost_term, norm
 from fp8gemm.tuning.problem import Problem

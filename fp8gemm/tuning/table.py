@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fp8gemm import settings
 from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling, counted_rows
 
@@ -127,6 +128,12 @@ class Tables:
                 if tile_of(config) == tile:
                     return config
         return None
+
+    def rows(self, problem: Problem, chip: Chip) -> frozenset[int]:
+        """Every M, in whole steps, for which a table may say something of the problem, whatever its own M."""
+        known = self._by_chip.get((chip.name, chip.num_sms), ())
+        shape = (problem.n, problem.k, problem.scaling.value, problem.output.bytes)
+        return frozenset(key[0] for tiles in known for key in tiles if key[1:5] == shape)
 
 
 NO_TABLES = Tables(())

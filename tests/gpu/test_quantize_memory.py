@@ -22,7 +22,7 @@ from fp8gemm.families.quantize import (
     quantizer_of_blocks,
     quantizer_of_norm,
 )
-from fp8gemm.jit.build import build_many
+from fp8gemm.jit.parallel import build_many
 from fp8gemm.quantizers import INPUTS, kernel_of, rows_quantizer
 from fp8gemm.scales import block_count, mn_major_pitch
 from tests.calls import same_bits

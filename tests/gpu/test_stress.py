@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from fp8gemm.families.catalogue import kernel_request, load_kernel
-from fp8gemm.jit.build import build_many
+from fp8gemm.jit.parallel import build_many
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind

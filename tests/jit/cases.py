@@ -7,13 +7,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.notices import CacheEvent, CacheWarning
 from fp8gemm.jit.request import KernelRequest
 
+T = TypeVar("T")
 Forget = Callable[[], None]
 Python = Callable[..., "subprocess.Popen[str]"]
+Quick = Callable[[], Artifact]
 RequestFor = Callable[[int], KernelRequest]
 
 LABEL, KEY, OTHER_KEY = "tiny-7", "ab" * 32, "cd" * 32
@@ -31,6 +35,14 @@ def warned(*events: CacheEvent) -> Iterator[list[CacheWarning]]:
         yield found
     found += [each.message for each in caught if isinstance(each.message, CacheWarning)]
     assert [each.event for each in found] == list(events), [str(each.message) for each in caught]
+
+
+def told(work: Callable[[], T]) -> tuple[T, list[CacheEvent]]:
+    """What a function returns, and the events that it warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = work()
+    return value, [each.message.event for each in caught if isinstance(each.message, CacheWarning)]
 
 
 def snapshot(place: Path) -> dict[str, tuple[int, int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +15,14 @@ import pytest
 
 from fp8gemm import settings
 from fp8gemm.jit import build as build_module
-from fp8gemm.jit.compiler import CompileResult, compile_program
+from fp8gemm.jit import files
+from fp8gemm.jit.build import Artifact, build
+from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program, compile_source
 from fp8gemm.jit.fingerprint import Headers
+from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.jit.store import Store
-from tests.jit.cases import ENTRY, NAME, TEXT
+from tests.jit.cases import ENTRY, NAME, TEXT, Quick
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,10 +106,58 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return labels
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompileResult:
+    """What the compiler makes of Tiny with the value 7."""
+    include = write_headers(tmp_path_factory.mktemp("include"))
+    source = render_source(KernelRequest("tiny-7", "fp8gemm/kernels/tiny.cuh", "Tiny", (("value", 7),)))
+    return compile_source(source, label="tiny-7", options=compile_options("sm_90a"), arch="sm_90a", include_dir=include)
+
+
+@pytest.fixture
+def compile_quickly(compiled: CompileResult, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The labels of all kernels that are compiled; all of them, in no time, to one cubin."""
+    labels: list[str] = []
+
+    def known(source: str, headers: Headers, *, label: str, **rest: Any) -> CompileResult:
+        labels.append(label)
+        return compiled
+
+    monkeypatch.setattr(build_module, "compile_program", known)
+    return labels
+
+
 @pytest.fixture
 def forget() -> Callable[[], None]:
     """Makes the next call go on as a new process would: with nothing in memory."""
     return build_module._builders.clear
+
+
+@pytest.fixture
+def quick(
+    cache: Path,
+    include: Path,
+    request_for: Callable[[int], KernelRequest],
+    forget: Callable[[], None],
+    compile_quickly: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Quick:
+    """Builds the kernel with the value 7 as a new process would, but compiles and tries again in no time."""
+    monkeypatch.setattr(files, "_PAUSES_S", (0, 0, 0))
+
+    def ask() -> Artifact:
+        forget()
+        return build(request_for(7), include_dir=include)
+
+    return ask
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """An empty directory that every user can look into; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="fp8gemm-open-", ignore_cleanup_errors=True) as place:
+        os.chmod(place, 0o755)
+        yield Path(place)
 
 
 @pytest.fixture
@@ -118,8 +170,14 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(include: Path, cache: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a Python process that uses the same cache and has ``request``, ``include`` and ``build`` at hand."""
+    """Starts a Python process that uses the same cache and has ``request``, ``include`` and ``build`` at hand.
+
+    It has the package without its __init__, which imports torch: that takes longer than all that is tested.
+    """
     prelude = f"""
+        import sys, types
+        package = sys.modules["fp8gemm"] = types.ModuleType("fp8gemm")
+        package.__path__ = [{str(ROOT / "fp8gemm")!r}]
         from pathlib import Path
         from fp8gemm.jit.build import build
         from fp8gemm.jit.request import KernelRequest

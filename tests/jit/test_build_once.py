@@ -13,8 +13,9 @@ import pytest
 from fp8gemm import settings
 from fp8gemm.errors import CacheMissError, CompileError, InputError
 from fp8gemm.jit import build as build_module
-from fp8gemm.jit.build import Artifact, build, build_many
+from fp8gemm.jit.build import Artifact, build
 from fp8gemm.jit.compiler import CompileResult
+from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.request import KernelRequest
 from tests.jit.cases import Python, RequestFor
 

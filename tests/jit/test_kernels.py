@@ -14,8 +14,8 @@ from fp8gemm.errors import CompileError
 from fp8gemm.families.dense import kernel_request
 from fp8gemm.headers import include_dir
 from fp8gemm.jit.artifact import Artifact
-from fp8gemm.jit.build import build_many
 from fp8gemm.jit.compiler import compile_options, compile_source
+from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig, candidate_configs, violations

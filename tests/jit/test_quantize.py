@@ -22,7 +22,7 @@ from fp8gemm.families.quantize import (
     quantizer_of_rows,
 )
 from fp8gemm.jit.artifact import Artifact
-from fp8gemm.jit.build import build_many
+from fp8gemm.jit.parallel import build_many
 from tests.jit.sass import Instructions, find, instructions_of
 
 REGISTERS_OF_SM, THREADS_OF_SM, CTAS_OF_SM, REGISTER_STEP = 65536, 2048, 32, 8

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS, Chip, limited_chip, named_chip
 from fp8gemm.tuning.model import norm
-from fp8gemm.tuning.problem import FEW_ROWS, OutputType, Problem, Scaling, counted_rows
+from fp8gemm.tuning.problem import FEW_ROWS, OutputType, Problem, Scaling, counted_rows, packed_problem
 from fp8gemm.tuning.select import config_by_m, enumerate_configs, ranked_configs, select, swaps
 from fp8gemm.tuning.swap_ab import SwapAbConfig, busiest_sm, resident_ctas, swap_ab_candidates, tiles_of, violations
 from fp8gemm.tuning.swap_ab_model import DEFAULT, SwapAbCost, predict_swap_ab
@@ -57,7 +57,7 @@ def test_steps_and_lists_of_kernels_are_exact_for_every_m(n: int, k: int, chip: 
     chosen = [select(m, n, k, chip=chip, static_weights=static) for m in range(1, 301)]
     for before, rows in pairwise((0, *FEW_ROWS, 192, 256)):
         assert len(set(chosen[before:rows])) == 1
-    steps = config_by_m(Problem(300, n, k, static_weights=static), named_chip(chip))
+    steps = config_by_m(replace(packed_problem(300, n, k), static_weights=static), named_chip(chip))
     assert [next(config for largest, config in steps if m <= largest) for m in range(1, 301)] == chosen
     for max_m in (1, 8, 9, 40, 128, 129, 300):
         configs = enumerate_configs(n, k, max_m, chip=chip, static_weights=static)

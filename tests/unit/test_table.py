@@ -18,7 +18,16 @@ from fp8gemm import settings
 from fp8gemm.tuning import table
 from fp8gemm.tuning.config import TileConfig, candidate_configs, is_for_few_rows
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
-from fp8gemm.tuning.problem import FEW_ROWS, Addend, OutputType, Problem, Scaling, StoreKind, counted_rows
+from fp8gemm.tuning.problem import (
+    FEW_ROWS,
+    Addend,
+    OutputType,
+    Problem,
+    Scaling,
+    StoreKind,
+    counted_rows,
+    packed_problem,
+)
 from fp8gemm.tuning.select import (
     Config,
     config_by_m,
@@ -112,7 +121,7 @@ def test_an_entry_holds_for_its_step_of_m_and_no_other(first: int, m: int, last:
         assert {select(same, N, K) for same in (first, m, last)} == {slow}
         others = [(last + 1, N, K), (m, N + 64, K), (m, N, K + 128), (N, m, K)] + [(first - 1, N, K)] * (first > 1)
         for other in others:
-            assert select(*other) == select_config(Problem(*other), H200, NO_TABLES)
+            assert select(*other) == select_config(packed_problem(*other), H200, NO_TABLES)
 
 
 def test_the_rest_of_the_ranking_is_the_models(write: Write) -> None:
@@ -232,7 +241,7 @@ def test_lists_of_kernels_are_exact_under_a_table(
     """``m`` is the largest: entries lie below and above it, and name any of a ranking."""
 
     def problem(rows: int) -> Problem:
-        return Problem(counted_rows(rows), *nk, static_weights=static)
+        return replace(packed_problem(counted_rows(rows), *nk), static_weights=static)
 
     by_step: dict[int, Config] = {}
     for rows, place in entries:
@@ -243,7 +252,7 @@ def test_lists_of_kernels_are_exact_under_a_table(
         patch.setattr("fp8gemm.tuning.select.tables_in_force", lambda: force)
         chosen = [select(each, *nk, chip=chip, static_weights=static) for each in range(1, m + 1)]
         assert list(enumerate_configs(*nk, m, chip=chip, static_weights=static)) == list(dict.fromkeys(chosen))
-        steps = config_by_m(Problem(m, *nk, static_weights=static), named_chip(chip))
+        steps = config_by_m(replace(packed_problem(m, *nk), static_weights=static), named_chip(chip))
     for each, config in enumerate(chosen, start=1):
         assert config == next(config for largest, config in steps if each <= largest)
         tuned_config = by_step.get(counted_rows(each))
@@ -285,15 +294,3 @@ def test_a_choice_made_before_costs_next_to_nothing(write: Write) -> None:
         select(777, N, K)
         seconds = min(timeit.repeat(lambda: select(777, N, K), number=200, repeat=50)) / 200
     assert seconds < 2e-6
-
-
-def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    entries = (entry(model_us=None), entry(m=1, model_us=3.0), entry(scaling="1d1d", output_bytes=4))
-    entries += (entry(static_weights=True),)
-    written = Table(**HEADING, entries=entries)
-    path = tmp_path / "new" / "table.json"
-    write_table(path, written)
-    found = read_table(path)
-    assert set(found.entries) == set(entries) and replace(found, entries=entries) == written
-    assert [len(line.split('"tile"')) for line in path.read_text().splitlines()].count(2) == 4, "a line per entry"
-    assert [one.name for one in path.parent.iterdir()] == [path.name]

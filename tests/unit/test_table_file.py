@@ -1,8 +1,9 @@
-"""A tuned table that is malformed or missing: the error names the file, what was expected and what came."""
+"""A tuned table as a file: written and read back; one that is malformed or missing is an error that says how."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fp8gemm import settings
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.select import select
+from fp8gemm.tuning.table import Entry, Table, read_table, write_table
 
 N, K = 7168, 2048
 HEADING = {"gpu": "NVIDIA H200", "chip": "h200", "num_sms": 132, "date": "2026-01-01", "method": "by hand"}
@@ -58,3 +60,19 @@ def test_a_malformed_table_is_named_with_what_was_expected_and_what_came(case: s
 def test_a_missing_table_is_no_silence(tmp_path: Path) -> None:
     with settings.scope(tables=[tmp_path / "nowhere.json"]), pytest.raises(InputError, match="nowhere.json: expected"):
         select(64, N, K)
+
+
+def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    entries = (
+        Entry(**ENTRY),
+        Entry(**{**ENTRY, "m": 1}, model_us=3.0),
+        Entry(**ENTRY, scaling="1d1d", output_bytes=4),
+        Entry(**ENTRY, static_weights=True),
+    )
+    written = Table(**HEADING, entries=entries)
+    path = tmp_path / "new" / "table.json"
+    write_table(path, written)
+    found = read_table(path)
+    assert set(found.entries) == set(entries) and replace(found, entries=entries) == written
+    assert [len(line.split('"tile"')) for line in path.read_text().splitlines()].count(2) == 4, "a line per entry"
+    assert [one.name for one in path.parent.iterdir()] == [path.name]

@@ -7,17 +7,19 @@ import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.config import CLUSTER_ROWS, TileConfig, candidate_configs, is_for_few_rows, is_for_other_k
-from fp8gemm.tuning.hopper import CHIPS, Chip, chip_of_device, limited_chip, named_chip
+from fp8gemm.tuning.hopper import CHIPS, Chip, chip_name, chip_of_device, limited_chip, named_chip
 from fp8gemm.tuning.model import predict
-from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import (
     Config,
     config_by_m,
@@ -34,6 +36,7 @@ LADDER = (0, 8, 16, 24, 32, 48, 64, 96, 128)
 LAYERS = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048), (576, 7168)]
 TMA = StoreKind.TMA
 INVARIANT = {"batch_invariant": True}
+MODES = [{}, {"static_weights": True}, INVARIANT, {"out_dtype": torch.float16}, {"epilogue": "bias:float32"}]
 
 ns = st.integers(1, 40_000)
 ks = st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths)
@@ -69,7 +72,7 @@ def test_select_is_pure_and_constant_over_a_step_of_rows(
     chosen = select_config(problem, named)
     first, last = step_of(m)
     assert {select_config(replace(problem, m=same), named) for same in (first, m, last)} == {chosen}
-    if store is TMA:
+    if store is packed_problem(m, n, k).store:
         assert select(m, n, k, chip=chip, static_weights=static) == chosen
 
 
@@ -110,23 +113,11 @@ def test_select_at_the_ends_of_m() -> None:
     assert select(2**31 - 1, 7168, 2048) == select(2**31 - 64, 7168, 2048)
 
 
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize(("n", "k"), [(2112, 7168), (7168, 2048), (100, 112), (32768, 512)])
-def test_config_by_m_is_select_as_a_step_function(n: int, k: int, static: bool) -> None:
-    steps = config_by_m(Problem(4096, n, k, static_weights=static), named_chip("h200"))
-    bounds = [m for m, _ in steps]
-    assert bounds == sorted(set(bounds)) and bounds[-1] == 4096
-    assert all(before[1] != after[1] for before, after in zip(steps, steps[1:], strict=False))
-    position = 0
-    for m in range(1, 4097):
-        position += m > bounds[position]
-        assert steps[position][1] == select(m, n, k, static_weights=static), m
-
-
 @some
-@given(n=ns, k=ks, max_m=ms(3000), chip=chips, mode=st.sampled_from([{}, {"static_weights": True}, INVARIANT]))
+@given(n=ns, k=ks, max_m=ms(3000), chip=chips, mode=st.sampled_from(MODES))
 @example(n=7168, k=2048, max_m=1, chip="h200", mode={})
-def test_the_warmup_set_is_what_select_returns(n: int, k: int, max_m: int, chip: str, mode: dict[str, bool]) -> None:
+@example(n=100, k=2048, max_m=300, chip="h200", mode={"out_dtype": "float32", "epilogue": "c+bias"})
+def test_the_warmup_set_is_what_select_returns(n: int, k: int, max_m: int, chip: str, mode: dict[str, Any]) -> None:
     configs = enumerate_configs(n, k, max_m, chip=chip, **mode)
     assert list(configs) == list(dict.fromkeys(select(m, n, k, chip=chip, **mode) for m in range(1, max_m + 1)))
 
@@ -177,9 +168,13 @@ def test_an_unknown_chip_is_refused() -> None:
         lambda: select(64, 128, 128, chip="b200"),
         lambda: enumerate_configs(128, 128, 64, chip="b200"),
         lambda: fp8gemm.select(64, 128, 128, chip=""),
+        *(
+            lambda name=name: named_chip(name)
+            for name in ("b200:132", "h200:0", "h200:-1", "h200:", "h200:x", "h200:²")
+        ),
     )
     for call in calls:
-        with pytest.raises(InputError, match=r"h200, h100, h100-pcie, h20, got '(b200)?'"):
+        with pytest.raises(InputError, match=r"h200, h100, h100-pcie, h20, perhaps with its SMs, as h200:60, got '"):
             call()
 
 
@@ -218,8 +213,13 @@ def test_an_impossible_shape_is_refused(m: int, n: int, k: int, found: str) -> N
     ],
 )
 def test_a_device_is_the_chip_that_its_name_says(device: str, chip: str) -> None:
-    found = chip_of_device(device, num_sms=77, l2_bytes=12345)
-    assert found == replace(CHIPS[chip], num_sms=77, l2_bytes=12345)
+    known = CHIPS[chip]
+    assert chip_of_device(device, known.num_sms) == known == named_chip(chip_name(known))
+    found = chip_of_device(device, known.num_sms // 2)
+    assert found == named_chip(chip_name(found)) == named_chip(f"{chip}:{known.num_sms // 2}")
+    assert found == replace(known, num_sms=known.num_sms // 2, l2_bytes=known.l2_bytes // 2)
+    more = chip_of_device(device, known.num_sms + 10)
+    assert more == named_chip(chip_name(more)) == replace(known, num_sms=known.num_sms + 10)
 
 
 def test_a_limit_on_sms_holds_where_there_are_more() -> None:
@@ -230,7 +230,7 @@ def test_a_limit_on_sms_holds_where_there_are_more() -> None:
 
 def test_a_known_device_gets_the_choices_of_its_name() -> None:
     """Otherwise a warmup on a machine without a GPU would build kernels that the GPU machine does not ask for."""
-    device = chip_of_device("NVIDIA H200", CHIPS["h200"].num_sms, CHIPS["h200"].l2_bytes)
+    device = chip_of_device("NVIDIA H200", CHIPS["h200"].num_sms)
     shapes = [(random.randrange(1, 9000), n, k) for n, k in LAYERS for _ in range(20)]
     assert [select_config(Problem(*shape), device) for shape in shapes] == [select(*shape) for shape in shapes]
 

@@ -17,7 +17,7 @@ from fp8gemm import operands
 from fp8gemm.dispatch import device_chip
 from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.families.kernel import GemmKernel
-from fp8gemm.jit.build import build_many
+from fp8gemm.jit.parallel import build_many
 from fp8gemm.scales import mn_major_pitch, to_mn_major
 from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind

@@ -1,0 +1,156 @@
+"""Sealing: a cache directory gets a manifest, and is closed to every writer, so that it can be served as it is.
+
+A loader does not read the manifest: the digests in each kernel's sidecar are enough for it. The manifest is for people
+who want to know that nothing is missing and nothing was added.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fp8gemm.errors import CacheError
+from fp8gemm.jit.access import State, changing, opened_layer
+from fp8gemm.jit.entry import SIZE_LIMITS
+from fp8gemm.jit.eviction import remove, remove_locks
+from fp8gemm.jit.files import temporary_prefix
+from fp8gemm.jit.inventory import Inventory, Progress, take_inventory
+from fp8gemm.jit.manifest import MANIFEST, Manifest, manifest_of
+from fp8gemm.jit.store import Layer
+
+SEALED_FILE_MODE = 0o444
+SEALED_DIRECTORY_MODE = 0o555
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A sealed directory.
+
+    Attributes:
+        manifest: of what it holds.
+        already: whether it was sealed before, and has been verified.
+    """
+
+    manifest: Manifest
+    already: bool
+
+
+def seal_layer(layer: Layer, *, version: str, progress: Progress | None = None) -> Sealed:
+    """Seal a directory that holds kernels; verify one that is sealed.
+
+    An interrupted call leaves a directory that works as before; calling again finishes the work.
+
+    Args:
+        layer: the directory.
+        version: of the library, for the manifest.
+        progress: called after each kernel is verified.
+
+    Raises:
+        CacheError: it is not there, not to be used or read-only; it holds no kernel, a damaged one, or something
+            that is not ours, and nothing was changed; it was sealed, and is not as it was then; somebody writes to it.
+    """
+    inventory = take_inventory(layer, progress=progress)
+    problems = find_problems(inventory)
+    if inventory.state is State.SEALED:
+        if inventory.manifest is None or problems:
+            advice = f"to seal it as it is now, `chmod u+w {layer.path}` first"
+            raise CacheError(f"{layer.path} is sealed, and is not as it was then ({advice}):{_indented(problems)}")
+        return Sealed(inventory.manifest, already=True)
+    if not inventory.kernels:
+        raise CacheError(f"{layer.path} cannot be sealed: expected at least one kernel; it holds none")
+    problems += tuple(f"{path} is not ours" for path in inventory.foreign)
+    if problems:
+        raise CacheError(f"{layer.path} cannot be sealed, and was not changed:{_indented(problems)}")
+
+    left = [f"{name}: {reason}" for name, reason in remove(inventory, inventory.leftovers).left]
+    if left:
+        raise CacheError(f"{layer.path} cannot be sealed:{_indented(left)}")
+    remove_locks(layer)
+    manifest = manifest_of(inventory.kernels, version=version)
+    with opened_layer(layer) as root, changing(layer):
+        _write_manifest(manifest, root)
+        for name in manifest.entries:
+            _close_entry(name, root)
+        mode = stat.S_IMODE(os.fstat(root).st_mode)
+        os.fchmod(root, SEALED_DIRECTORY_MODE)
+        added = sorted(set(os.listdir(root)) - {MANIFEST, *manifest.entries})
+        if added:
+            os.fchmod(root, mode)
+            raise CacheError(f"{layer.path} is not sealed: somebody writes to it:{_indented(added)}")
+        os.fsync(root)
+    return Sealed(manifest, already=False)
+
+
+def find_problems(inventory: Inventory) -> tuple[str, ...]:
+    """What is wrong in a directory, one line each: kernels that do not verify and, if it is sealed, everything that is
+    not as it was then."""
+    damaged = tuple(f"{kernel.name} is damaged: {kernel.problem}" for kernel in inventory.damaged)
+    return damaged + (tuple(_differences(inventory)) if inventory.state is State.SEALED else ())
+
+
+def _differences(inventory: Inventory) -> Iterator[str]:
+    if inventory.manifest is None:
+        yield inventory.manifest_problem or f"{MANIFEST} is missing"
+        return
+    entries = inventory.manifest.entries
+    present = {kernel.name: kernel for kernel in inventory.kernels}
+    yield from (f"{name} is missing" for name in sorted(entries.keys() - present.keys()))
+    for name, kernel in present.items():
+        if name not in entries:
+            yield f"{name} is extra: {MANIFEST} does not list it"
+        elif not kernel.problem:
+            changed = [file for file, digest in entries[name].items() if kernel.digests.get(file) != digest]
+            if changed:
+                yield f"{name} was changed: {' and '.join(changed)}, going by the SHA-256 in {MANIFEST}"
+    extra = [leftover.name for leftover in inventory.leftovers] + list(inventory.foreign)
+    yield from (f"{path} is extra: it was not there" for path in extra)
+    yield from _open_modes(inventory)
+
+
+def _open_modes(inventory: Inventory) -> Iterator[str]:
+    """What another user cannot read, or somebody could write."""
+    with opened_layer(inventory.layer) as root:
+        paths = [MANIFEST]
+        for kernel in inventory.kernels:
+            paths += [kernel.name, *(f"{kernel.name}/{file}" for file in SIZE_LIMITS)]
+        for path in paths:
+            with suppress(OSError):
+                status = os.stat(path, dir_fd=root, follow_symlinks=False)
+                expected = SEALED_DIRECTORY_MODE if stat.S_ISDIR(status.st_mode) else SEALED_FILE_MODE
+                mode = stat.S_IMODE(status.st_mode)
+                if mode != expected:
+                    yield f"{path} has mode {mode:04o}, not {expected:04o}"
+
+
+def _write_manifest(manifest: Manifest, root: int) -> None:
+    temporary = f"{temporary_prefix(MANIFEST)}{os.urandom(4).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, SEALED_FILE_MODE, dir_fd=root)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, SEALED_FILE_MODE)
+            file.write(manifest.encode())
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, MANIFEST, src_dir_fd=root, dst_dir_fd=root)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=root)
+        raise
+
+
+def _close_entry(name: str, root: int) -> None:
+    for path, mode in (*((f"{name}/{file}", SEALED_FILE_MODE) for file in SIZE_LIMITS), (name, SEALED_DIRECTORY_MODE)):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+        try:
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "".join(f"\n  {line}" for line in lines)

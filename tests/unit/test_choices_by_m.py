@@ -1,0 +1,99 @@
+"""All choices for one weight, quickly: the same ones that are made for each M alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fp8gemm.tuning.config import CLUSTER_ROWS, candidate_configs
+from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
+from fp8gemm.tuning.model import Predictor, predict, tile_cost
+from fp8gemm.tuning.problem import FEW_ROWS, Addend, OutputType, Problem, Scaling, StoreKind, counted_rows
+from fp8gemm.tuning.select import config_by_m, ranked_configs, select, why_last
+
+chips = st.sampled_from(sorted(CHIPS))
+some = settings(max_examples=60, deadline=None)
+
+problems = st.builds(
+    Problem,
+    m=st.integers(1, 300) | st.integers(1, 8000),
+    n=st.integers(1, 40_000),
+    k=st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths),
+    output=st.sampled_from(OutputType),
+    store=st.sampled_from(StoreKind),
+    scaling=st.sampled_from(Scaling),
+    c=st.sampled_from(Addend),
+    bias=st.sampled_from(Addend),
+    batch_invariant=st.booleans(),
+    static_weights=st.booleans(),
+)
+
+
+@some
+@given(problem=problems, chip=chips, sms=st.sampled_from([200, 66, 1]))
+@example(problem=Problem(16384, 7168, 2048), chip="h200", sms=200)  # a shape of the shipped table
+@example(problem=Problem(16384, 7168, 2048, static_weights=True), chip="h200", sms=200)
+def test_config_by_m_is_the_choice_for_each_m(problem: Problem, chip: str, sms: int) -> None:
+    """It ranks nothing for many rows, and leaves out what cannot be chosen: the choice is that of `ranked_configs`."""
+    on = limited_chip(named_chip(chip), sms)
+    counted = dict.fromkeys(counted_rows(m) for m in (*FEW_ROWS, *range(129, problem.m + 64, 64)))
+    rows = [m for m in counted if m <= counted_rows(problem.m)]
+    found = iter(config_by_m(problem, on))
+    last, config = next(found)
+    for m in rows:
+        if m > last:
+            last, config = next(found)
+        assert config == ranked_configs(replace(problem, m=m), on)[0], m
+    assert last == rows[-1] and not list(found)
+
+
+@some
+@given(problem=problems, chip=chips)
+def test_what_comes_last_from_many_rows_on_does_not_depend_on_m(problem: Problem, chip: str) -> None:
+    on = named_chip(chip)
+    last = [
+        {config for config in candidate_configs(problem.store) if why_last(replace(problem, m=m), config, on)}
+        for m in (CLUSTER_ROWS, problem.m + CLUSTER_ROWS, 2**31)
+    ]
+    assert last[0] == last[1] == last[2]
+
+
+@some
+@given(problem=problems, chip=chips, share=st.floats(0.5, 1.5))
+def test_a_limit_saves_work_and_changes_no_prediction(problem: Problem, chip: str, share: float) -> None:
+    on = named_chip(chip)
+    for config in candidate_configs(problem.store, problem.output, problem.scaling):
+        predictor = Predictor(problem, config, on, tile_cost(problem, config))
+        us = predictor.total_us(problem.m)
+        assert us == predict(problem, config, on).total_us
+        for limit in (us * share, us, math.nextafter(us, math.inf)):
+            assert predictor.total_us(problem.m, limit) == us if limit > us else us >= limit
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(("n", "k"), [(2112, 7168), (7168, 2048), (100, 112), (32768, 512)])
+def test_config_by_m_is_select_as_a_step_function(n: int, k: int, static: bool) -> None:
+    steps = config_by_m(Problem(4096, n, k, static_weights=static), named_chip("h200"))
+    bounds = [m for m, _ in steps]
+    assert bounds == sorted(set(bounds)) and bounds[-1] == 4096
+    assert all(before[1] != after[1] for before, after in zip(steps, steps[1:], strict=False))
+    position = 0
+    for m in range(1, 4097):
+        position += m > bounds[position]
+        assert steps[position][1] == select(m, n, k, static_weights=static), m
+
+
+def test_all_choices_of_a_weight_take_ten_milliseconds() -> None:
+    """The least of many, because the machine may be busy: a busy one gets three times as long."""
+    config_by_m(Problem(16384, 64, 2048), named_chip("h200"))
+    seconds = []
+    for n in range(4160, 5440, 128):
+        start = time.perf_counter()
+        config_by_m(Problem(16384, n, 2048), named_chip("h200"))
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 30e-3, seconds

@@ -1,0 +1,91 @@
+"""CUDA does not survive a fork: who may not use it is told so, before torch is asked for anything."""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fp8gemm import dense, linear_plan, operands, plans
+from fp8gemm.driver import forking, library
+from fp8gemm.errors import UnsupportedDeviceError
+from tests.jit import children
+
+
+class Driver:
+    """A driver that starts."""
+
+    def cuInit(self, flags: int) -> tuple[int]:
+        return (0,)
+
+
+def lost_after(*steps: Any) -> list[bool]:
+    """Whether CUDA is lost in a process that takes these steps, in its child, and in the child of that."""
+
+    def work() -> list[bool]:
+        forking.lost = forking._started = False
+        for step in steps:
+            step()
+        child = children.start(lambda: [forking.lost, children.run(lambda: forking.lost)])
+        return [forking.lost, *child.result()]
+
+    found: list[bool] = children.run(work)
+    return found
+
+
+def test_fault_22_a_child_knows_that_its_parent_had_started_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lost_after() == [False, False, False]
+    monkeypatch.setattr(library, "bindings", Driver)
+    assert lost_after(library.initialise) == [False, True, True]
+
+
+def test_fault_22_a_child_knows_that_torch_had_started_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lost_after() == [False, False, False]
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    assert lost_after() == [False, True, True]
+
+
+def test_a_driver_that_does_not_start_is_nothing_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = SimpleNamespace(cuInit=lambda flags: (100,), CUresult=IntEnum("CUresult", ["NONE"]))
+    monkeypatch.setattr(library, "bindings", lambda: driver)
+
+    def attempt() -> None:
+        with pytest.raises(library.DriverError):
+            library.initialise()
+
+    assert lost_after(attempt) == [False, False, False]
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    is_cuda = True
+    device = torch.device("cuda", 0)
+
+
+def test_fault_22_every_way_to_the_gpu_is_refused_where_cuda_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "lost", True)
+    for module in (plans, dense):
+        monkeypatch.setattr(module, "PLAIN", {OnGpu})
+    x: Any = torch.ones(8, 16).as_subclass(OnGpu)
+    plan: Any = object.__new__(plans.Plan)
+    layer = linear_plan.LinearPlan(max_m=8, batch_invariant=None)
+    ways = [
+        lambda: dense.gemm(x, x, x, x),
+        lambda: plan(x, x),
+        lambda: layer(x, x, x, None),
+        lambda: operands.uses_reference(x),
+        library.initialise,
+    ]
+    for way in ways:
+        with pytest.raises(UnsupportedDeviceError, match=f"process {os.getpid()}: it was forked.*'spawn'"):
+            way()
+
+
+def test_a_child_can_use_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "lost", True)
+    assert operands.uses_reference(torch.ones(8, 16))
