@@ -7,16 +7,46 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TextIO
+from importlib import import_module
+from typing import NamedTuple, TextIO
 
-from fp8gemm import __version__, explain, info
-from fp8gemm.benchmark import command as bench
-from fp8gemm.demo import command as demo
+from fp8gemm import __version__
 from fp8gemm.errors import Fp8GemmError
-from fp8gemm.tune import command as tune
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # what a shell reports for a command that SIGINT ended
+
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Attributes:
+        module: where it is; it has ``SUMMARY``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit
+            code. It is imported when its command is asked for: what the others need takes seconds to import.
+        summary: its ``SUMMARY``.
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Command(
+        "fp8gemm.demo.command", "Quantise, compile, multiply, check and time a few layers on the machine at hand."
+    ),
+    "warmup": Command("fp8gemm.ahead.command", "Compile every kernel that shapes or a model can need, ahead of time."),
+    "cache": Command("fp8gemm.cache.command", "List, verify, seal, move and empty directories of compiled kernels."),
+    "explain": Command("fp8gemm.explain", "Derive the tile config of a product, term by term, beside the runners-up."),
+    "info": Command("fp8gemm.info", "Say what is installed, what this machine has, and whether kernels can run on it."),
+    "tune": Command(
+        "fp8gemm.tune.command",
+        "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table.",
+    ),
+    "bench": Command(
+        "fp8gemm.benchmark.command",
+        "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU.",
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with code 2 for bad arguments, with 0 after ``--help`` and ``--version``.
     """
-    options = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = _parser(next((word for word in words if word in COMMANDS), None)).parse_args(words)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -50,15 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: str | None) -> argparse.ArgumentParser:
+    """All commands by their summaries, and the arguments of the one that was asked for."""
     parser = argparse.ArgumentParser(prog="fp8gemm", description="FP8 matrix products with per-block scales on Hopper.")
     parser.add_argument("--version", action="version", version=f"fp8gemm {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, module in (("demo", demo), ("explain", explain), ("info", info), ("tune", tune), ("bench", bench)):
-        summary = module.SUMMARY
+    for name, (place, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary[0].lower() + summary[1:].rstrip("."), description=summary)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        if name == asked:
+            module = import_module(place)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser
 
 

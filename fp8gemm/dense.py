@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
 from fp8gemm import operands, settings
 from fp8gemm.dispatch import current_stream, device_chip, kernel_for, launch, launch_on
+from fp8gemm.driver import forking
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.recent import PLAIN, Recent, identity, needs_gradient
-from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.problem import Addend, Problem
 
 _recent: Recent[tuple[settings.Settings, BoundLaunch]] = Recent(256)
@@ -61,7 +62,8 @@ def gemm(
 
     Raises:
         InputError: an operand is not as described; nothing was launched.
-        UnsupportedDeviceError: the tensors are on a GPU that is not Hopper.
+        UnsupportedDeviceError: the tensors are on a GPU that is not Hopper, or this process was forked from one that
+            had started CUDA.
         CompileError, CacheMissError, DriverError: the kernel could not be built, found or launched.
     """
     if out_dtype is None:
@@ -84,6 +86,8 @@ def multiply(
     static_weights: bool,
 ) -> Tensor:
     """`gemm` of tensors with memory, traced by nobody: what its operators compute."""
+    if forking.lost and a.is_cuda:
+        forking.refuse()
     if not a.is_cuda or needs_gradient(a, scales_a, b, scales_b, c, bias, out):
         return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
     if out is None and a.dim() == b.dim() == 2:
@@ -139,6 +143,8 @@ def _multiply(
         operands.check_output(out, (m, n), out_dtype, b)
         operands.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
     if operands.uses_reference(a):
+        from fp8gemm.reference import gemm_reference  # here, because the first product on a GPU does without
+
         return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=out_dtype)), None
     if not m:
         return out, None

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
 from fp8gemm import reference
 from fp8gemm.errors import InputError
 from fp8gemm.families.quantize import QuantizeSource

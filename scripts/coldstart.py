@@ -1,7 +1,8 @@
 """Time from ``import fp8gemm`` to the first result, in fresh processes, with an empty cache and with a warm one.
 
-In each process torch is imported and its CUDA context made before the clock starts, as a server has them anyway.
-Prints a table, or with ``--json`` one object. Needs a Hopper GPU.
+In each process torch is imported and its CUDA context made before the clock starts, as a server has them anyway. Those
+with a warm cache go on to load other cached kernels of the shape. Prints a table, or with ``--json`` one object. Needs
+a Hopper GPU.
 """
 
 from __future__ import annotations
@@ -13,46 +14,88 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from fp8gemm import settings  # noqa: E402
 from fp8gemm.benchmark.command import EXIT_NO_DEVICE, parse_mnk, parse_positive  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
+from fp8gemm.families.catalogue import kernel_request  # noqa: E402
+from fp8gemm.jit.parallel import build_many  # noqa: E402
+from fp8gemm.tuning.problem import Problem  # noqa: E402
+from fp8gemm.tuning.select import enumerate_configs  # noqa: E402
 
 SHAPE = "4096x7168x2048"
+LEAST_WARM = 5
+"""Processes with a warm cache, at least: what they measure takes a few milliseconds."""
 
 CHILD = """
 import json, sys, time
 import torch
-m, n, k = map(int, sys.argv[1:])
+m, n, k, loads = map(int, sys.argv[1:])
 a = torch.randn(m, k, device="cuda").to(torch.float8_e4m3fn)
 b = torch.randn(n, k, device="cuda").to(torch.float8_e4m3fn)
 k_blocks = -(-k // 128)
 scales_a = torch.rand(k_blocks, -(-m // 4) * 4, device="cuda").t()[:m]
 scales_b = torch.rand(-(-n // 128), k_blocks, device="cuda")
 torch.cuda.synchronize()
+bindings_before = "cuda.bindings.driver" in sys.modules
 start = time.perf_counter()
 import fp8gemm
 imported = time.perf_counter()
-fp8gemm.gemm(a, scales_a, b, scales_b)
+gemm = fp8gemm.gemm
+found = time.perf_counter()
+gemm(a, scales_a, b, scales_b)
 torch.cuda.synchronize()
 end = time.perf_counter()
+nvrtc_opened = "cuda.bindings.nvrtc" in sys.modules
+
+load_ms, read_ms = [], []
+if loads:
+    from fp8gemm import settings
+    from fp8gemm.families.catalogue import kernel_request, shared_bytes
+    from fp8gemm.jit.kernel import is_loaded, load
+    from fp8gemm.jit.store import Store
+    from fp8gemm.tuning.problem import Problem
+    problem, store = Problem(m, n, k), Store.from_settings(settings.current())
+    for config in fp8gemm.enumerate_configs(n, k, m):
+        request = kernel_request(problem, config)
+        if is_loaded(request, 0):
+            continue  # that of the first result, with all that comes once in a process
+        started = time.perf_counter()
+        loaded = load(request, 0, shared_bytes(problem, config), allow_compile=False)
+        load_ms.append(1e3 * (time.perf_counter() - started))
+        started = time.perf_counter()
+        entry = store.find(request.label, loaded.artifact.key).entry
+        read_ms.append(1e3 * (time.perf_counter() - started))
+        assert entry is not None
 print(json.dumps({
     "import_ms": 1e3 * (imported - start),
+    "gemm_import_ms": 1e3 * (found - imported),
     "first_result_ms": 1e3 * (end - start),
-    "nvrtc_opened": "cuda.bindings.nvrtc" in sys.modules,
+    "nvrtc_opened": nvrtc_opened,
+    "bindings_before": bindings_before,
+    "load_ms": load_ms,
+    "read_ms": read_ms,
 }))
 """
 
 
-def first_call(shape: tuple[int, int, int], cache: Path) -> dict[str, Any]:
-    """One fresh process: milliseconds to import and to the first result, and whether NVRTC was opened."""
+def first_call(shape: tuple[int, int, int], cache: Path, *, loads: bool = False) -> dict[str, Any]:
+    """One fresh process.
+
+    Returns:
+        Milliseconds to import, to import what `gemm` needs, and to the first result; whether NVRTC was opened, and
+        cuda.bindings imported before the clock started; with ``loads`` also milliseconds to load each other kernel of
+        the shape, and to read it alone.
+    """
     environment = {**os.environ, "FP8GEMM_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
-    command = [sys.executable, "-c", CHILD, *map(str, shape)]
+    command = [sys.executable, "-c", CHILD, *map(str, shape), str(int(loads))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise SystemExit(f"coldstart: the measured process failed:\n{done.stderr}")
@@ -60,26 +103,81 @@ def first_call(shape: tuple[int, int, int], cache: Path) -> dict[str, Any]:
     return measured
 
 
+def warm_up(shape: tuple[int, int, int], cache: Path) -> None:
+    """Compile what the shape's N and K are computed with, for every M up to its own."""
+    m, n, k = shape
+    requests = [kernel_request(Problem(m, n, k), config) for config in enumerate_configs(n, k, m)]
+    with settings.scope(cache_dirs=(cache,), jit="compile"):
+        build_many(requests)
+
+
 def measure(shape: tuple[int, int, int], repeats: int) -> dict[str, Any]:
-    """Cold (an empty cache directory each time) and warm medians over ``repeats`` processes."""
+    """Medians over ``repeats`` processes that find an empty cache directory, and as many or more with a warm one."""
     cold, warm = [], []
     with tempfile.TemporaryDirectory() as directory:
+        warmed = Path(directory, "warm")
+        warm_up(shape, warmed)
         # The first process of all also pays for the machine's own cold files; it is not counted.
         first_call(shape, Path(directory, "discarded"))
-        for index in range(repeats):
-            cache = Path(directory, str(index))
-            cold.append(first_call(shape, cache))
-            warm.append(first_call(shape, cache))
+        first_call(shape, warmed)
+        for index in range(max(repeats, LEAST_WARM)):
+            if index < repeats:
+                cold.append(first_call(shape, Path(directory, str(index))))
+            warm.append(first_call(shape, warmed, loads=True))
+    return summary(shape, cold, warm)
+
+
+def summary(shape: tuple[int, int, int], cold: list[dict[str, Any]], warm: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is printed, from what each process measured."""
+
+    def median(values: list[float], digits: int = 1) -> float | None:
+        return round(statistics.median(values), digits) if values else None
+
+    imports = [run["import_ms"] for run in warm]
+    loads, reads = ([ms for run in warm for ms in run[name]] for name in ("load_ms", "read_ms"))
     return {
         "m": shape[0],
         "n": shape[1],
         "k": shape[2],
-        "repeats": repeats,
-        "cold_ms": round(statistics.median(run["first_result_ms"] for run in cold), 1),
-        "warm_ms": round(statistics.median(run["first_result_ms"] for run in warm), 1),
-        "warm_import_ms": round(statistics.median(run["import_ms"] for run in warm), 1),
+        "repeats": len(cold),
+        "cold_ms": median([run["first_result_ms"] for run in cold]),
+        "warm_ms": median([run["first_result_ms"] for run in warm]),
+        "warm_import_ms": median(imports),
+        "warm_gemm_import_ms": median([run["gemm_import_ms"] for run in warm]),
+        "warm_repeats": len(warm),
+        "import_ms": median(imports),
+        "import_ms_max": round(max(imports), 1),
+        "kernels": len(warm[0]["load_ms"]),
+        "load_ms": median(loads, 2),
+        "load_ms_max": round(max(loads), 2) if loads else None,
+        "read_ms": median(reads, 2),
+        "read_ms_max": round(max(reads), 2) if reads else None,
         "nvrtc_opened_when_warm": any(run["nvrtc_opened"] for run in warm),
+        "bindings_came_with_torch": all(run["bindings_before"] for run in warm),
     }
+
+
+def lines(result: dict[str, Any]) -> Iterator[str]:
+    """The result as a table."""
+    shape = "x".join(str(result[name]) for name in ("m", "n", "k"))
+    yield f"from `import fp8gemm` to the first result, {shape}, medians"
+    yield _row(f"empty cache (compile, publish, load), {result['repeats']} processes", result["cold_ms"])
+    yield _row(f"warm cache (verify, load), {result['warm_repeats']} processes", result["warm_ms"])
+    yield _row("  of which the import", result["import_ms"], result["import_ms_max"])
+    yield _row("  of which importing what gemm needs", result["warm_gemm_import_ms"])
+    if result["kernels"]:
+        yield _row(f"loading another kernel, of {result['kernels']}", result["load_ms"], result["load_ms_max"])
+        yield _row("  of which finding and verifying it", result["read_ms"], result["read_ms_max"])
+    yield f"NVRTC opened with a warm cache: {_yes(result['nvrtc_opened_when_warm'])}"
+    yield f"cuda.bindings imported with torch: {_yes(result['bindings_came_with_torch'])}"
+
+
+def _row(name: str, milliseconds: float, most: float | None = None) -> str:
+    return f"  {name:<52} {milliseconds:8.2f} ms" + ("" if most is None else f", at most {most:.2f}")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def main() -> int:
@@ -94,15 +192,7 @@ def main() -> int:
         print(f"coldstart: {diagnosis.message}", file=sys.stderr)
         return EXIT_NO_DEVICE
     result = measure(options.shape, options.repeats)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        shape = "x".join(map(str, options.shape))
-        print(f"from `import fp8gemm` to the first result, {shape}, median of {options.repeats} processes")
-        print(f"  empty cache (compile, publish, load)  {result['cold_ms']:8.1f} ms")
-        print(f"  warm cache (verify, load)             {result['warm_ms']:8.1f} ms")
-        print(f"    of which the import                 {result['warm_import_ms']:8.1f} ms")
-        print(f"  NVRTC opened with a warm cache: {'yes' if result['nvrtc_opened_when_warm'] else 'no'}")
+    print(json.dumps(result) if options.json else "\n".join(lines(result)))
     return 0
 
 

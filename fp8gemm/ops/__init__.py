@@ -4,18 +4,20 @@ Each is the function of the same name, as a node of a graph. An operator compute
 kernel that tells shapes and strides and refuses what cannot be, and is for inference only: with gradients enabled, an
 input that requires one is an error. The ``_out`` forms write to memory of the caller's. Schemas: `SCHEMAS`.
 
-NOTE: `Library.define` and `impl`, because `torch.library.custom_op` cost 10 us a call where these cost 1.4.
+NOTE: `Library.define` and `impl`, because `torch.library.custom_op` cost 10 us a call where these cost 1.4. To register
+them is part of ``import fp8gemm``; what they compute with is imported by their first call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fp8gemm import dense, operands, quantize
 from fp8gemm.ops.fake import FAKES
 
 SCHEMAS = (
@@ -35,6 +37,11 @@ SCHEMAS = (
 Function = Callable[..., Any]
 
 
+@cache
+def _module(name: str) -> Any:
+    return import_module(f"fp8gemm.{name}")
+
+
 def _gemm(
     a: Tensor,
     scales_a: Tensor,
@@ -45,9 +52,10 @@ def _gemm(
     out_dtype: torch.dtype,
     batch_invariant: bool | None,
     static_weights: bool,
-) -> Tensor:
+) -> Any:
     # NOTE: not `gemm`, which sends tensors of some types here.
-    return dense.multiply(a, scales_a, b, scales_b, c, bias, None, out_dtype, batch_invariant, static_weights)
+    multiply = _module("dense").multiply
+    return multiply(a, scales_a, b, scales_b, c, bias, None, out_dtype, batch_invariant, static_weights)
 
 
 def _gemm_out(
@@ -62,32 +70,26 @@ def _gemm_out(
     *,
     out: Tensor,
 ) -> None:
-    dense.multiply(a, scales_a, b, scales_b, c, bias, out, out.dtype, batch_invariant, static_weights)
+    _module("dense").multiply(a, scales_a, b, scales_b, c, bias, out, out.dtype, batch_invariant, static_weights)
 
 
 def _quantize_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:
-    new_codes, new_scales = quantize.quantize_activation(x)
+    new_codes, new_scales = _module("quantize").quantize_activation(x)
     codes.copy_(new_codes)
     scales.copy_(new_scales)
-
-
-def _quantize_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return quantize.quantize_rms_norm(x, weight, eps=eps)
-
-
-def _quantize_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    return quantize.quantize_add_rms_norm(x, residual, weight, eps=eps)
 
 
 _IMPLEMENTATIONS: dict[str, Function] = {
     "gemm": _gemm,
     "gemm_out": _gemm_out,
-    "quantize_activation": quantize.quantize_activation,
+    "quantize_activation": lambda x: _module("quantize").quantize_activation(x),
     "quantize_activation_out": _quantize_activation_out,
-    "quantize_weight": quantize.quantize_weight,
-    "quantize_silu_mul": quantize.quantize_silu_mul,
-    "quantize_rms_norm": _quantize_rms_norm,
-    "quantize_add_rms_norm": _quantize_add_rms_norm,
+    "quantize_weight": lambda w: _module("quantize").quantize_weight(w),
+    "quantize_silu_mul": lambda x: _module("quantize").quantize_silu_mul(x),
+    "quantize_rms_norm": lambda x, weight, eps: _module("quantize").quantize_rms_norm(x, weight, eps=eps),
+    "quantize_add_rms_norm": lambda x, residual, weight, eps: _module("quantize").quantize_add_rms_norm(
+        x, residual, weight, eps=eps
+    ),
 }
 
 
@@ -98,7 +100,7 @@ def _inference_only(op: Any) -> Function:
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         for name, value in (*zip(names, args, strict=False), *options.items()):
             if isinstance(value, Tensor):
-                operands.check_no_gradient(name, value)
+                _module("operands").check_no_gradient(name, value)
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
 
     return kernel

@@ -1,0 +1,210 @@
+"""``fp8gemm warmup``: from shapes, models and recordings to kernels in the cache. No GPU, no driver, no tensors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fp8gemm import settings
+from fp8gemm.ahead.architectures import LinearShape, linears_of_config, read_config
+from fp8gemm.ahead.kernels import (
+    CHIPS,
+    Demand,
+    Variants,
+    all_quantizers,
+    chips_named,
+    demand,
+    recorded_quantizers,
+)
+from fp8gemm.ahead.warming import make_ready
+from fp8gemm.benchmark.command import parse_positive
+from fp8gemm.errors import CacheError, InputError
+from fp8gemm.hints import MAX_M
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.recording import recorded
+from fp8gemm.tune.shapes import layers
+from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
+from fp8gemm.tuning.hopper import CHIPS as KNOWN_CHIPS
+from fp8gemm.tuning.hopper import named_chip
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling
+
+SUMMARY = "Compile every kernel that shapes or a model can need, ahead of time."
+_CALLS = {"layer": True, "gemm": False}
+"""Who asks, and whether the weight is then promised to be static."""
+_SCALINGS = {"blocks": Scaling.BLOCK, "rows": Scaling.ROW}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``run`` reads."""
+    what = parser.add_argument_group("what will be asked for (at least one)")
+    what.add_argument("--nk", type=layers, default=[], metavar="NxK,...", help="weights of these shapes")
+    what.add_argument("--model", type=Path, metavar="PATH", help="a model's config.json, or the directory that has it")
+    what.add_argument("--recorded", type=Path, metavar="FILE", help="what FP8GEMM_RECORD=FILE wrote while a server ran")
+    what.add_argument(
+        "--quantizers", type=_sizes, default=[], metavar="K,...", help="quantise kernels alone, norms of K columns"
+    )
+    how = parser.add_argument_group("how (of --nk and --model; a recording says it itself)")
+    how.add_argument("--max-m", type=parse_positive, metavar="M", help=f"the most rows, default {MAX_M}")
+    how.add_argument("--tp", type=_sizes, default=[1], metavar="R,...", help="ranks that share --model's layers")
+    how.add_argument("--merged", action="store_true", help="q, k, v and gate, up of --model as one layer each")
+    how.add_argument(
+        "--out-dtype", type=_outputs, default=(OutputType.BFLOAT16,), metavar="TYPE,...", help="default bfloat16"
+    )
+    how.add_argument(
+        "--epilogue",
+        type=_epilogues,
+        metavar="TERMS,...",
+        help="none, c, bias, c+bias, or with types, as c:float32+bias; by default none, and of --model what it has",
+    )
+    how.add_argument(
+        "--calls",
+        type=_calls,
+        default=tuple(_CALLS.values()),
+        metavar="WHO,...",
+        help="layer (nn.Fp8Linear, plans with static weights), gemm (everything else); default both",
+    )
+    how.add_argument("--scaling", choices=_SCALINGS, default="blocks", help="of the weights, default blocks (128x128)")
+    how.add_argument("--batch-invariant", action="store_true", default=None, help="batch-invariant kernels instead")
+    how.add_argument("--any-strides", action="store_true", help="also for outputs that TMA cannot write")
+    parser.add_argument(
+        "--chip",
+        type=_chips,
+        default=CHIPS,
+        metavar="NAME,...",
+        help=f"{', '.join(KNOWN_CHIPS)}, one with its SMs, as h200:60, or all; default {','.join(CHIPS)}",
+    )
+    parser.add_argument("--jobs", type=parse_positive, help="threads that compile, default all processors")
+    parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="where to put them, default FP8GEMM_CACHE_DIR")
+    parser.add_argument("--recompile", action="store_true", help="compile also what is there, with the NVRTC of now")
+    parser.add_argument("--list", action="store_true", help="print the kernels' names, and compile nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile, and print what was done.
+
+    Raises:
+        InputError: nothing was asked for, or a file is not what the option takes.
+        CacheError, CompileError: as `fp8gemm.ahead.warming.warmup`.
+    """
+    started = time.perf_counter()
+    changes: dict[str, Any] = {}
+    if options.cache_dir is not None:
+        _make_parents(options.cache_dir)
+        changes["cache_dirs"] = (options.cache_dir,)
+    with settings.scope(**changes):
+        wanted = _demand(options)
+        if options.list:
+            labels = sorted(request.label for request in wanted.requests)
+            print(json.dumps(labels) if options.json else "\n".join(labels))
+            return 0
+        done = make_ready(wanted, jobs=options.jobs, again=options.recompile, started=started)
+    print(json.dumps(done.as_json()) if options.json else done)
+    return 0
+
+
+def _make_parents(directory: Path) -> None:
+    """What is above a directory that is named here, as `mkdir -p` makes it, so that those whom it will serve get there.
+
+    NOTE: the cache itself would make it private to its owner.
+    """
+    try:
+        directory.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CacheError(f"{directory}: expected a directory that can be made; {error}") from error
+
+
+def _demand(options: argparse.Namespace) -> Demand:
+    if not (options.nk or options.model or options.recorded or options.quantizers):
+        raise InputError("expected what to make ready: --nk, --model, --recorded or --quantizers")
+    variants = Variants(
+        outputs=options.out_dtype,
+        epilogues=options.epilogue or ("none",),
+        scaling=_SCALINGS[options.scaling],
+        static_weights=options.calls,
+        batch_invariant=options.batch_invariant,
+        any_strides=options.any_strides,
+    )
+    max_m = MAX_M if options.max_m is None else options.max_m
+    problems = [problem for n, k in options.nk for problem in variants.problems(n, k, max_m)]
+    ks = [k for _, k in options.nk] + options.quantizers
+    if options.model is not None:
+        linears = _linears_of_model(options)
+        problems += _problems_of_linears(linears, options, variants, max_m)
+        ks += [linear.k for _, linear in linears if linear.reads_norm]
+    quantizers = all_quantizers(options.out_dtype, ks) if ks else []
+    if options.recorded is not None:
+        of_record, more = _recorded(options.recorded, options.max_m)
+        problems += of_record
+        quantizers += more
+    return demand(problems, chips_named(options.chip), quantizers)
+
+
+def _linears_of_model(options: argparse.Namespace) -> list[tuple[int, LinearShape]]:
+    """Each layer with the number of ranks that share it."""
+    config = read_config(options.model)
+    return [
+        (ranks, linear) for ranks in options.tp for linear in linears_of_config(config, tp=ranks, merged=options.merged)
+    ]
+
+
+def _problems_of_linears(
+    linears: Sequence[tuple[int, LinearShape]], options: argparse.Namespace, variants: Variants, max_m: int
+) -> list[Problem]:
+    found = []
+    for ranks, linear in linears:
+        for output in options.out_dtype:
+            own = variants.of_layer(output, bias=linear.bias, ranks=ranks) if options.epilogue is None else variants
+            found += own.problems(linear.n, linear.k, max_m)
+    return found
+
+
+def _recorded(path: Path, max_m: int | None) -> tuple[list[Problem], list[KernelRequest]]:
+    problems, quantizers = recorded(path)
+    if max_m is not None:
+        problems = [replace(problem, m=max_m) for problem in problems]
+    return problems, [request for family, config in quantizers for request in recorded_quantizers(family, config)]
+
+
+def _checked(read: Any) -> Any:
+    """A type of an option whose InputError is told as argparse tells it."""
+
+    def parse(text: str) -> Any:
+        try:
+            return tuple(read(part) for part in text.split(","))
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
+
+
+def _sizes(text: str) -> list[int]:
+    return [parse_positive(part) for part in text.split(",")]
+
+
+def _epilogue(text: str) -> str:
+    parse_epilogue(text)
+    return text
+
+
+def _call(text: str) -> bool:
+    if text not in _CALLS:
+        raise InputError(f"expected {' or '.join(_CALLS)}, got {text!r}")
+    return _CALLS[text]
+
+
+def _chip(text: str) -> str:
+    named_chip(text)
+    return text
+
+
+def _chips(text: str) -> Sequence[str]:
+    return tuple(KNOWN_CHIPS) if text == "all" else _chips_named(text)
+
+
+_outputs, _epilogues, _calls, _chips_named = map(_checked, (parse_output, _epilogue, _call, _chip))

@@ -1,0 +1,174 @@
+"""From what a server will ask for to the exact set of kernels: pure functions, without a GPU, a driver or tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, product
+from typing import Any
+
+from fp8gemm import settings
+from fp8gemm.errors import InputError
+from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.families.quantize import (
+    ROWS_OF_WARP,
+    WARPS_OF_BLOCK,
+    InputType,
+    QuantizeSource,
+    all_norm_threads,
+    quantizer_of_blocks,
+    quantizer_of_norm,
+    quantizer_of_rows,
+)
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.tuning.epilogue import parse_epilogue
+from fp8gemm.tuning.hopper import Chip, chip_name, limited_chip, named_chip
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
+from fp8gemm.tuning.select import config_by_m
+
+CHIPS = ("h200", "h100")
+"""What kernels are made ready for if nobody says."""
+
+INPUTS = {OutputType[each.name]: each for each in InputType}
+"""What a layer quantises, by what it puts out: its inputs are of that type."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Kernels that must be ready.
+
+    Attributes:
+        gemms: by chip, those of every problem for every M.
+        quantizers: the same on every chip.
+    """
+
+    gemms: Mapping[str, tuple[KernelRequest, ...]]
+    quantizers: tuple[KernelRequest, ...] = ()
+
+    @property
+    def requests(self) -> list[KernelRequest]:
+        """Each once, in an order that is always the same."""
+        return list(dict.fromkeys(chain(self.quantizers, *self.gemms.values())))
+
+
+@dataclass(frozen=True)
+class Variants:
+    """How the products of a weight may be asked for; one of each is combined with one of each other.
+
+    Attributes:
+        outputs: types of D.
+        epilogues: as `fp8gemm.tuning.epilogue.parse_epilogue` reads them.
+        scaling: of B.
+        static_weights: True as linear layers ask, False as `fp8gemm.gemm` does.
+        batch_invariant: as in `fp8gemm.gemm`, but for None: what the settings say.
+        any_strides: also for outputs that TMA cannot write, in columns or at odd addresses.
+    """
+
+    outputs: tuple[OutputType, ...] = (OutputType.BFLOAT16,)
+    epilogues: tuple[str, ...] = ("none",)
+    scaling: Scaling = Scaling.BLOCK
+    static_weights: tuple[bool, ...] = (True, False)
+    batch_invariant: bool | None = None
+    any_strides: bool = False
+
+    def problems(self, n: int, k: int, max_m: int) -> list[Problem]:
+        """Those of a weight (N, K), each with the largest M.
+
+        Raises:
+            InputError: sizes or an epilogue that no kernel takes.
+        """
+        if max_m < 1:
+            raise InputError(f"max_m: expected at least 1, got {max_m}")
+        invariant = settings.current().batch_invariant if self.batch_invariant is None else self.batch_invariant
+        found = []
+        for output, epilogue, static in product(self.outputs, self.epilogues, self.static_weights):
+            c, bias = parse_epilogue(epilogue)
+            problem = packed_problem(max_m, n, k, output, self.scaling, batch_invariant=invariant)
+            problem = replace(problem, c=c, bias=bias, static_weights=static)
+            found.append(problem)
+            if self.any_strides and problem.store is StoreKind.TMA:
+                found.append(replace(problem, store=StoreKind.PREDICATED))
+        return found
+
+    def of_layer(self, output: OutputType, *, bias: bool, ranks: int = 1) -> Variants:
+        """Those of a linear layer of activations of a type, which `fp8gemm.nn` keeps a bias for as it adds it.
+
+        Where ranks share a layer, one of them adds the bias to the sum.
+        """
+        own = "bias" if output is OutputType.BFLOAT16 else "bias:float32"
+        epilogues = (own,) if bias else ("none",)
+        return replace(self, outputs=(output,), epilogues=(*epilogues, "none") if ranks > 1 and bias else epilogues)
+
+
+def chips_named(names: Sequence[str]) -> list[Chip]:
+    """The chips, each with no more SMs than ``FP8GEMM_NUM_SMS`` leaves.
+
+    Raises:
+        InputError: one is not known.
+    """
+    limit = settings.current().num_sms
+    found = [named_chip(name) for name in dict.fromkeys(names)]
+    return found if limit is None else [limited_chip(chip, limit) for chip in found]
+
+
+def demand(problems: Iterable[Problem], chips: Sequence[Chip], quantizers: Iterable[KernelRequest] = ()) -> Demand:
+    """What every M up to each problem's own asks for on each of the chips."""
+    # Why a problem's configs are chosen is no part of its kernels, so that many problems share them.
+    wanted = list(dict.fromkeys(problems))
+    gemms = {chip_name(chip): tuple(dict.fromkeys(gemm_kernels(wanted, chip))) for chip in chips}
+    return Demand(gemms, tuple(dict.fromkeys(quantizers)))
+
+
+def gemm_kernels(problems: Iterable[Problem], chip: Chip) -> Iterable[KernelRequest]:
+    """For each problem the kernel of each M up to its own."""
+    for problem in problems:
+        for config in dict.fromkeys(config for _, config in config_by_m(problem, chip)):
+            yield kernel_request(problem, config)
+
+
+def row_quantizers(dtype: InputType, sources: Iterable[QuantizeSource] = QuantizeSource) -> list[KernelRequest]:
+    """Those of activations of a type, for every M and K."""
+    return [quantizer_of_rows(source, dtype, rows).request for source in sources for rows in ROWS_OF_WARP]
+
+
+def weight_quantizers(dtype: InputType) -> list[KernelRequest]:
+    """Those of weights of a type, for every N and K."""
+    return [quantizer_of_blocks(dtype, warps).request for warps in WARPS_OF_BLOCK]
+
+
+def norm_quantizers(dtype: InputType, weight: InputType, k: int, residual: Iterable[bool]) -> list[KernelRequest]:
+    """Those of RMS norms of K columns, for every M."""
+    return [
+        quantizer_of_norm(k, dtype, weight, residual=added, threads=threads).request
+        for added in residual
+        for threads in all_norm_threads(k)
+    ]
+
+
+def all_quantizers(dtypes: Iterable[OutputType], ks: Iterable[int]) -> list[KernelRequest]:
+    """Every quantiser of activations of these types and K, norms with weights of their own type among them."""
+    found: list[KernelRequest] = []
+    for dtype in (INPUTS[output] for output in dtypes):
+        found += row_quantizers(dtype) + weight_quantizers(dtype)
+        for k in dict.fromkeys(ks):
+            found += norm_quantizers(dtype, dtype, k, (False, True))
+    return found
+
+
+def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRequest]:
+    """A quantiser that `fp8gemm.recording` noted, for every M.
+
+    Raises:
+        InputError: there is none like it.
+    """
+    try:
+        dtype = InputType(config["input"])
+        if family == "QuantizeRows":
+            return row_quantizers(dtype, [QuantizeSource(config["source"])])
+        if family == "QuantizeBlocks":
+            return weight_quantizers(dtype)
+        if family == "QuantizeNorm":
+            return norm_quantizers(dtype, InputType(config["weight"]), int(config["k"]), [bool(config["residual"])])
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"expected the constants of a quantiser {family}, got {dict(config)}: {error}") from error
+    raise InputError(f"expected QuantizeRows, QuantizeBlocks or QuantizeNorm, got {family}")

@@ -1,0 +1,76 @@
+"""A model's ``config.json``, and its fields, each checked as it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fp8gemm.errors import InputError
+
+Bias = bool | tuple[str, bool]
+"""Whether there is a bias: a fact, or the field that says so with what holds where it is left out."""
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The contents of a ``config.json``, or of the one in the directory ``path``.
+
+    Raises:
+        InputError: there is no such file, it cannot be read, or it does not hold a JSON object.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    expected = "expected a config.json, or a directory that holds one"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file}: {expected}, got: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: {expected}, got a file that is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{file}: {expected}, got JSON that is no object but of type {type(config).__name__}")
+    return config
+
+
+class Fields:
+    """The fields of a configuration, each checked as it is read.
+
+    Raises:
+        InputError: from every method, if the field is not what the method is for.
+    """
+
+    def __init__(self, config: Mapping[str, Any], model_type: str) -> None:
+        self._config, self._model_type = config, model_type
+
+    def size(self, name: str, *, least: int = 1) -> int:
+        """A number that every such model states."""
+        if name not in self._config:
+            raise InputError(f"{name}: the config of a {self._model_type} model needs this field, and it is missing")
+        return self._checked(name, self._config[name], least)
+
+    def size_or_null(self, name: str, left_out: int | None, *, least: int = 1) -> int | None:
+        """A number; None for null, and ``left_out`` if the field is not there."""
+        value = self._config.get(name, left_out)
+        return None if value is None else self._checked(name, value, least)
+
+    def bias(self, stated: Bias) -> bool:
+        """Whether there is a bias."""
+        if isinstance(stated, bool):
+            return stated
+        name, left_out = stated
+        value = self._config.get(name, left_out)
+        if type(value) is not bool:
+            raise InputError(f"{name}: expected true or false, got {value!r}")
+        return value
+
+    def indices(self, name: str) -> frozenset[int]:
+        """A list of numbers; empty if it is null or not there."""
+        value = self._config.get(name) or []
+        if not isinstance(value, list):
+            raise InputError(f"{name}: expected a list of whole numbers, got {value!r}")
+        return frozenset(self._checked(name, index, 0) for index in value)
+
+    def _checked(self, name: str, value: object, least: int) -> int:
+        if type(value) is not int or value < least:
+            raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+        return value

@@ -1,0 +1,36 @@
+"""The table of commands: help comes from it alone, and a command imports itself alone."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+
+from fp8gemm import cli
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_each_command_is_the_module_that_the_table_names(name: str) -> None:
+    """The table has its summary, so that help imports no command; the module describes itself with the same words."""
+    command = cli.COMMANDS[name]
+    module = importlib.import_module(command.module)
+    assert command.summary == module.SUMMARY
+    assert callable(module.add_arguments) and callable(module.run)
+
+
+def test_help_lists_every_command_and_imports_none(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(cli, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert caught.value.code == 0
+    for name, command in cli.COMMANDS.items():
+        assert f"{name} {command.summary[0].lower()}{command.summary[1:].rstrip('.')}" in text
+
+
+def test_a_command_imports_itself_alone(monkeypatch, capsys) -> None:
+    imported = []
+    monkeypatch.setattr(cli, "import_module", lambda name: imported.append(name) or importlib.import_module(name))
+    assert cli.main(["explain", "64", "256", "512", "--json"]) == 0
+    assert imported == [cli.COMMANDS["explain"].module] and json.loads(capsys.readouterr().out)
