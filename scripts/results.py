@@ -28,12 +28,12 @@ from result_plots import linear as linear_plot  # noqa: E402
 from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import accuracy, checks, choice, linear, model, small_m, speed  # noqa: E402
+from result_tables import accuracy, checks, choice, linear, model, serving, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.errors import UnsupportedError  # noqa: E402
 
-PAGES = ("README.md", "docs/linear.md", "docs/numerics.md", "docs/profiling.md", "docs/tuning.md")
+PAGES = ("README.md", "docs/linear.md", "docs/numerics.md", "docs/profiling.md", "docs/serving.md", "docs/tuning.md")
 RESULTS = "docs/results"
 EXIT_FAILED = 1
 
@@ -83,7 +83,10 @@ SECTIONS = {
     "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
     "calibration": Section(_CALIBRATION, choice.calibration, "scripts/calibrate.py --json"),
     "random": Section("random-h200.json", choice.random_shapes, "a sweep over random shapes"),
-    "coldstart": Section("coldstart-h200.json", speed.coldstart, "scripts/coldstart.py --json"),
+    "coldstart": Section("coldstart-h200.json", serving.coldstart, "scripts/coldstart.py --json"),
+    "warmup": Section("warmup.json", serving.warmup, "scripts/warmup_time.py --json"),
+    "sealed": Section("sealed-h200.json", serving.sealed, "tests/gpu/test_sealed.py"),
+    "cache_faults": Section("cache-faults-h200.json", serving.cache_faults, "tests/gpu/test_cache_faults.py"),
     "batch_invariant": Section(
         "batch-invariant-h200.json", speed.batch_invariant, "scripts/bench.py --batch-invariant"
     ),
@@ -176,9 +179,10 @@ def _section(name: str, page: str, root: Path) -> str:
     try:
         result: Result = json.loads(path.read_text())
     except FileNotFoundError:
+        where = " on an H200" if "h200" in path.name else ""
         raise PageError(
-            f"{page}: results:{name} is drawn from {RESULTS}/{section.file}, which is missing; "
-            f"{section.written_by} writes it on an H200"
+            f"{page}: results:{name} is drawn from {RESULTS}/{path.name}, which is missing; "
+            f"{section.written_by} writes it{where}"
         ) from None
     link = _link(path, page, root)
     seed = f", seed {result['seed']}" if "seed" in result else ""

@@ -1,4 +1,4 @@
-"""How fast: beside other libraries, from the first import, and with a K order that does not depend on M."""
+"""How fast: beside other libraries, and with a K order that does not depend on M."""
 
 from __future__ import annotations
 
@@ -68,15 +68,6 @@ def spread(ratios: Sequence[float], layers: int = 0) -> str:
         return MISSING
     some = f", {len(ratios)} of {layers}" if len(ratios) < layers else ""
     return f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}{some})"
-
-
-def coldstart(result: Result) -> list[str]:
-    """One sentence."""
-    return [
-        f"From `import fp8gemm` to the first result, {result['m']}x{result['n']}x{result['k']}, with torch imported "
-        f"and its context made before: {result['cold_ms']:.0f} ms with an empty cache, "
-        f"{result['warm_ms']:.0f} ms with a warm one."
-    ]
 
 
 def batch_invariant(result: Result) -> list[str]:
