@@ -173,8 +173,7 @@ GROUP = """
     import torch.distributed as dist
     from pathlib import Path
     from fp8gemm import settings
-    from fp8gemm.ahead import command as ahead_command
-from fp8gemm.ahead import warming
+    from fp8gemm.ahead import warming
     from fp8gemm.ahead.kernels import Demand
     from fp8gemm.errors import CompileError
     from fp8gemm.jit.request import KernelRequest
