@@ -158,9 +158,10 @@ def _problems_of_linears(
 ) -> list[Problem]:
     found = []
     for ranks, linear in linears:
-        for output in options.out_dtype:
-            own = variants.of_layer(output, bias=linear.bias, ranks=ranks) if options.epilogue is None else variants
-            found += own.problems(linear.n, linear.k, max_m)
+        own = [variants]
+        if options.epilogue is None:
+            own = [variants.of_layer(output, bias=linear.bias, ranks=ranks) for output in options.out_dtype]
+        found += [problem for each in own for problem in each.problems(linear.n, linear.k, max_m)]
     return found
 
 

@@ -25,7 +25,7 @@ def shared(
     """Each rank makes its share; when all have, each finds what the others made, or makes it on another machine.
 
     Returns:
-        The artifacts of all requests, and how many were compiled by all ranks together.
+        The artifacts of all requests, this rank's share first, and how many were compiled by all ranks together.
 
     Raises:
         Fp8GemmError: this rank's own, or one that names what other ranks met; all ranks raise then.
@@ -34,24 +34,20 @@ def shared(
 
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     failure: BaseException | None = None
-    compiled = 0
-
-    def count(artifacts: Sequence[Artifact]) -> int:
-        return sum(artifact.source == "compiled" for artifact in artifacts)
-
+    artifacts: list[Artifact] = []
     try:
-        compiled = count(make(requests[rank::ranks], fresh=again))
+        artifacts += make(requests[rank::ranks], fresh=again)
     except BaseException as error:  # NOTE: the others must hear of whatever it is, or they wait for this rank for ever
         failure = error
     _meet(failure, group)
     others = [request for index, request in enumerate(requests) if index % ranks != rank]
     try:
-        compiled += count(make(others, fresh=False))
-        artifacts = make(requests, fresh=False)
+        artifacts += make(others, fresh=False)
     except BaseException as error:
         failure = error
-    totals: list[int] = [0] * ranks
     _meet(failure, group)
+    totals: list[int] = [0] * ranks
+    compiled = sum(artifact.source == "compiled" for artifact in artifacts)
     dist.all_gather_object(totals, compiled, group=group)
     return artifacts, sum(totals)
 

@@ -24,6 +24,7 @@ from tests.jit.children import (
     OTHER_USER,
     as_root,
     become,
+    die_before_call,
     mount_read_only,
     mount_small,
     own_mounts,
@@ -171,18 +172,7 @@ def test_sealing_that_is_killed_at_any_step_is_finished_by_the_next(tmp_path: Pa
 
 def seal_and_die(place: Path, step: int) -> None:
     """Seal, and end this process before its call number ``step`` of those that change a file system."""
-    calls = iter(range(1000))
-
-    def dying(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **kwargs: object) -> object:
-            if next(calls) == step:
-                os._exit(1)
-            return function(*args, **kwargs)
-
-        return call
-
-    for name in ("rename", "unlink", "rmdir", "fchmod", "fsync"):
-        setattr(os, name, dying(getattr(os, name)))
+    die_before_call(step, "rename", "unlink", "rmdir", "fchmod", "fsync")
     seal_layer(Layer(place), version="1.2")
 
 

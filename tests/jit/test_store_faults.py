@@ -17,6 +17,7 @@ from fp8gemm.jit.entry import CUBIN, Entry
 from fp8gemm.jit.notices import CacheEvent
 from fp8gemm.jit.store import Store
 from tests.jit.cases import ENTRY, KEY, LABEL, NAME, OTHER_KEY, TEXT, warned
+from tests.jit.children import die_before_call
 
 
 def test_with_nothing_writable_it_is_said_once_and_nothing_is_made(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_writer_killed_at_any_step_leaves_all_or_nothing(tmp_path: Path) -> No
     for step in range(100):
         child = os.fork()
         if child == 0:
-            die_at_system_call(step)
+            die_before_call(step, "mkdir", "open", "fchmod", "chmod", "fsync", "rename", "close")
             Store([place]).publish(ENTRY, TEXT)
             os._exit(0)
         killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
@@ -166,22 +167,6 @@ def test_a_writer_killed_at_any_step_leaves_all_or_nothing(tmp_path: Path) -> No
             break
     assert not killed, "the last writer got through"
     assert len(outcomes) > 10 and not outcomes[0] and outcomes[-1]
-
-
-def die_at_system_call(step: int) -> None:
-    """End this process before its call number ``step`` of those that change a file system."""
-    calls = iter(range(1000))
-
-    def dying(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **kwargs: object) -> object:
-            if next(calls) == step:
-                os._exit(1)
-            return function(*args, **kwargs)
-
-        return call
-
-    for name in ("mkdir", "open", "fchmod", "chmod", "fsync", "rename", "close"):
-        setattr(os, name, dying(getattr(os, name)))
 
 
 class Flaky:

@@ -13,25 +13,14 @@ from hypothesis import strategies as st
 from fp8gemm.tuning.config import CLUSTER_ROWS, candidate_configs
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
 from fp8gemm.tuning.model import Predictor, predict, tile_cost
-from fp8gemm.tuning.problem import FEW_ROWS, Addend, OutputType, Problem, Scaling, StoreKind, counted_rows
+from fp8gemm.tuning.problem import FEW_ROWS, Problem, counted_rows
 from fp8gemm.tuning.select import config_by_m, ranked_configs, select, why_last
+from tests.problems import any_problem
 
 chips = st.sampled_from(sorted(CHIPS))
 some = settings(max_examples=60, deadline=None)
 
-problems = st.builds(
-    Problem,
-    m=st.integers(1, 300) | st.integers(1, 8000),
-    n=st.integers(1, 40_000),
-    k=st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths),
-    output=st.sampled_from(OutputType),
-    store=st.sampled_from(StoreKind),
-    scaling=st.sampled_from(Scaling),
-    c=st.sampled_from(Addend),
-    bias=st.sampled_from(Addend),
-    batch_invariant=st.booleans(),
-    static_weights=st.booleans(),
-)
+problems = any_problem(st.integers(1, 300) | st.integers(1, 8000))
 
 
 @some

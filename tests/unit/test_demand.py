@@ -27,10 +27,11 @@ from fp8gemm.hints import warmup_of_problem, warmup_of_quantizer
 from fp8gemm.recording import recorded
 from fp8gemm.tuning.epilogue import epilogue_text, parse_epilogue, parse_output
 from fp8gemm.tuning.hopper import CHIPS, chip_name, limited_chip, named_chip
-from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind, packed_problem
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, StoreKind, packed_problem
 from fp8gemm.tuning.select import select_config
 from tests import cases
 from tests.played_gpu import PlayedGpu
+from tests.problems import any_problem
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 CONFIGS = Path(__file__).resolve().parents[1] / "data" / "configs"
@@ -68,19 +69,7 @@ def test_the_kernels_of_a_weight_are_those_that_some_m_asks_for(n: int, k: int, 
 
 
 chips = st.sampled_from(sorted(CHIPS)).flatmap(lambda name: st.sampled_from([name, f"{name}:{77}"]))
-problems = st.builds(
-    Problem,
-    m=st.integers(1, 20_000),
-    n=st.integers(1, 40_000),
-    k=st.integers(1, 1200).map(lambda k: 16 * k),
-    output=st.sampled_from(OutputType),
-    store=st.sampled_from(StoreKind),
-    scaling=st.sampled_from(Scaling),
-    c=st.sampled_from(Addend),
-    bias=st.sampled_from(Addend),
-    batch_invariant=st.booleans(),
-    static_weights=st.booleans(),
-)
+problems = any_problem(st.integers(1, 20_000))
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
