@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UnsupportedDeviceError,
         UnsupportedError,
     )
+    from fp8gemm.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
     from fp8gemm.headers import include_dir
     from fp8gemm.plans import Plan, plan
     from fp8gemm.quantize import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         quantize_weight,
     )
     from fp8gemm.scales import to_mn_major
+    from fp8gemm.tuning.grouped_steps import enumerate_grouped_configs
     from fp8gemm.tuning.select import enumerate_configs, select
 
 __version__ = "0.1.0"
@@ -51,7 +53,11 @@ __all__ = [
     "UnsupportedError",
     "Warmup",
     "enumerate_configs",
+    "enumerate_grouped_configs",
     "gemm",
+    "gemm_grouped",
+    "gemm_k_grouped",
+    "gemm_masked",
     "include_dir",
     "nn",
     "ops",
@@ -79,6 +85,7 @@ _NAMES = {
         "UnsupportedDeviceError",
         "UnsupportedError",
     ),
+    "fp8gemm.grouped": ("gemm_grouped", "gemm_k_grouped", "gemm_masked"),
     "fp8gemm.headers": ("include_dir",),
     "fp8gemm.plans": ("Plan", "plan"),
     "fp8gemm.quantize": (
@@ -89,12 +96,13 @@ _NAMES = {
         "quantize_weight",
     ),
     "fp8gemm.scales": ("to_mn_major",),
+    "fp8gemm.tuning.grouped_steps": ("enumerate_grouped_configs",),
     "fp8gemm.tuning.select": ("enumerate_configs", "select"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 """The module of each public name."""
 
-_MODULES = ("errors", "nn", "ops", "reference", "settings")
+_MODULES = ("errors", "nn", "ops", "reference", "routing", "settings")
 """Modules that need no import of their own."""
 
 

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from fp8gemm.benchmark.command import parse_positive
+from fp8gemm.errors import InputError
 from fp8gemm.tune.shapes import require_problem
 from fp8gemm.tuning.explain import Explanation, explain_choice
+from fp8gemm.tuning.explain_grouped import explain_grouped
+from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
+from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.hopper import CHIPS, named_chip
-from fp8gemm.tuning.problem import OutputType, Scaling, packed_problem
+from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, packed_problem
 from fp8gemm.tuning.terms import Row, Value
 
 SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
@@ -30,10 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chip", choices=CHIPS, default="h200", help="default h200")
     parser.add_argument("--runners-up", type=_count, default=4, metavar="COUNT", help="default 4")
     parser.add_argument(
-        "--output", choices=[kind.value for kind in OutputType], default="bfloat16", help="default bfloat16"
+        "--output", choices=[kind.value for kind in OutputType], help="default bfloat16; of columns float32 alone"
     )
     parser.add_argument(
-        "--scaling", choices=[kind.value for kind in Scaling], default="1d2d", help="B by blocks (default) or by rows"
+        "--scaling",
+        choices=[kind.value for kind in Scaling],
+        help="B by blocks (default) or by rows; not with --groups",
+    )
+    parser.add_argument(
+        "--groups", type=parse_positive, metavar="G", help="a grouped product, whose typical group has M rows"
+    )
+    parser.add_argument(
+        "--layout",
+        choices=[grouping.value for grouping in GROUPINGS],
+        help="of --groups: contiguous (default), masked, or columns, of which K counts for nothing",
     )
     parser.add_argument("--batch-invariant", action="store_true", help="choose as the batch-invariant mode does")
     parser.add_argument("--static-weights", action="store_true", help="choose as for plans with static_weights")
@@ -41,21 +55,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the derivation. 0."""
-    output, scaling = OutputType(options.output), Scaling(options.scaling)
-    problem = packed_problem(options.m, options.n, options.k, output, scaling, batch_invariant=options.batch_invariant)
-    problem = replace(problem, static_weights=options.static_weights)
-    explanation = explain_choice(problem, named_chip(options.chip), options.runners_up)
+    """Print the derivation. 0.
+
+    Raises:
+        InputError: options that exclude each other, or sizes that grouped products do not have.
+    """
+    chip = named_chip(options.chip)
+    if options.groups is None:
+        explanation = explain_choice(_problem(options), chip, options.runners_up)
+    else:
+        explanation = explain_grouped(_grouped_problem(options), chip, options.runners_up)
     print(json.dumps(explanation.as_json(), indent=1) if options.json else "\n".join(lines(explanation)))
     return 0
+
+
+def _problem(options: argparse.Namespace) -> Problem:
+    if options.layout is not None:
+        raise InputError("--layout: expected --groups beside it")
+    output, scaling = OutputType(options.output or "bfloat16"), Scaling(options.scaling or "1d2d")
+    problem = packed_problem(options.m, options.n, options.k, output, scaling, batch_invariant=options.batch_invariant)
+    return replace(problem, static_weights=options.static_weights)
+
+
+def _grouped_problem(options: argparse.Namespace) -> GroupedProblem:
+    grouping = parse_grouping(options.layout or Grouping.CONTIGUOUS.value)
+    if options.scaling is not None:
+        raise InputError("--scaling: expected none beside --groups, whose layout says it")
+    of_columns = grouping is Grouping.COLUMNS
+    usual = OutputType.FLOAT32 if of_columns else OutputType.BFLOAT16
+    output = usual if options.output is None else OutputType(options.output)
+    if of_columns and (output is not usual or options.batch_invariant):
+        raise InputError("--layout columns: expected neither another --output than float32 nor --batch-invariant")
+    sizes = options.groups, options.m, options.n, options.k
+    problem = grouped_problem(grouping, *sizes, output, batch_invariant=options.batch_invariant)
+    return replace(problem, static_weights=options.static_weights)
 
 
 def lines(explanation: Explanation) -> Iterator[str]:
     """The derivation for people: facts, a column per config, and what follows from them."""
     problem = explanation.problem
     mode = ", batch-invariant" * problem.batch_invariant + ", static weights" * problem.static_weights
+    groups = f"{problem.groups} groups, {problem.grouping.value}: " if isinstance(problem, GroupedProblem) else ""
     yield (
-        f"M = {problem.m}, N = {problem.n}, K = {problem.k}: {problem.output.value} output, B scaled "
+        f"{groups}M = {problem.m}, N = {problem.n}, K = {problem.k}: {problem.output.value} output, B scaled "
         f"{problem.scaling.value}{mode}, on {explanation.chip.name}"
     )
     yield from _table(explanation.facts)

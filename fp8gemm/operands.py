@@ -77,7 +77,7 @@ def check_b(b: Tensor, scales_b: Tensor) -> Scaling:
     (ceil(N/128), ceil(K/128)), contiguous, means 128x128 blocks; (N, ceil(K/128)), any strides, means 1x128 blocks. The
     two shapes are one at N = 1 and mean the same there: contiguous scales are taken for the former.
     """
-    _check_codes("b", b, "(N, K)")
+    check_codes("b", b, "(N, K)")
     n, k = b.shape
     if n == 0:
         raise InputError(f"b: expected N >= 1, got shape {tuple(b.shape)}")
@@ -89,7 +89,7 @@ def check_b(b: Tensor, scales_b: Tensor) -> Scaling:
         )
     check_no_gradient("scales_b", scales_b)
     _check_address("scales_b", scales_b)
-    _check_device("scales_b", scales_b, b)
+    check_device("scales_b", scales_b, b)
     if shape == of_blocks and scales_b.is_contiguous():
         return Scaling.BLOCK
     if shape == of_rows:
@@ -99,7 +99,7 @@ def check_b(b: Tensor, scales_b: Tensor) -> Scaling:
 
 def check_a(a: Tensor, scales_a: Tensor, b: Tensor) -> None:
     """``a`` is (M, K) e4m3 with K contiguous, ``scales_a`` its (M, ceil(K/128)) float32, both where ``b`` is."""
-    _check_codes("a", a, "(M, K)")
+    check_codes("a", a, "(M, K)")
     m, k = a.shape
     if k != b.shape[1]:
         raise InputError(f"a: expected K = {b.shape[1]} as in b, got shape {tuple(a.shape)}")
@@ -111,8 +111,8 @@ def check_a(a: Tensor, scales_a: Tensor, b: Tensor) -> None:
         )
     check_no_gradient("scales_a", scales_a)
     _check_address("scales_a", scales_a)
-    _check_device("a", a, b)
-    _check_device("scales_a", scales_a, b)
+    check_device("a", a, b)
+    check_device("scales_a", scales_a, b)
 
 
 def check_c(c: Tensor, a: Tensor, b: Tensor) -> Addend:
@@ -132,7 +132,7 @@ def check_output(out: Tensor, shape: tuple[int, int], dtype: torch.dtype, b: Ten
     """``out`` is ``shape`` of ``dtype`` where ``b`` is, of any strides that give each element an address of its own."""
     if out.shape != shape or out.dtype != dtype:
         raise InputError(f"out: expected {dtype} of shape {shape}, got {out.dtype} of shape {tuple(out.shape)}")
-    _check_device("out", out, b)
+    check_device("out", out, b)
     check_no_gradient("out", out)
     _check_address("out", out)
     if out.is_contiguous():
@@ -205,7 +205,7 @@ def _address_range(x: Tensor) -> tuple[int, int]:
     return first, first + (reach * x.element_size() if x.numel() else 0)
 
 
-def _check_codes(name: str, codes: Tensor, shape: str) -> None:
+def check_codes(name: str, codes: Tensor, shape: str) -> None:
     if codes.dtype != torch.float8_e4m3fn or codes.dim() != 2:
         raise InputError(
             f"{name}: expected torch.float8_e4m3fn of shape {shape}, got {codes.dtype} of shape {tuple(codes.shape)}"
@@ -233,13 +233,13 @@ def _check_addend(name: str, tensor: Tensor, expected: tuple[int, ...], meaning:
             f"{name}: expected {' or '.join(map(str, _ADDENDS))} of shape {expected} = {meaning}, got {tensor.dtype} "
             f"of shape {tuple(tensor.shape)}"
         )
-    _check_device(name, tensor, b)
+    check_device(name, tensor, b)
     check_no_gradient(name, tensor)
     _check_address(name, tensor)
     return found
 
 
-def _check_device(name: str, tensor: Tensor, b: Tensor) -> None:
+def check_device(name: str, tensor: Tensor, b: Tensor) -> None:
     if tensor.device != b.device:
         raise InputError(f"{name}: expected the device of b, {b.device}, got {tensor.device}")
 

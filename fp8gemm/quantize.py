@@ -19,8 +19,8 @@ from fp8gemm import reference
 from fp8gemm.errors import InputError
 from fp8gemm.families.quantize import QuantizeSource
 from fp8gemm.operands import uses_reference
-from fp8gemm.quantizers import quantize_blocks, quantize_norm, quantize_rows
-from fp8gemm.scales import to_mn_major
+from fp8gemm.quantizers import quantize_blocks, quantize_masked, quantize_norm, quantize_rows
+from fp8gemm.scales import empty_mn_major_groups, to_mn_major
 
 __all__ = [
     "ScaleLayout",
@@ -36,27 +36,37 @@ ScaleLayout = Literal["mn_major", "row_major"]
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def quantize_activation(x: Tensor, *, scale_layout: ScaleLayout = "mn_major") -> tuple[Tensor, Tensor]:
-    """Quantise activations with one scale per row and 128 columns.
+def quantize_activation(
+    x: Tensor, *, counts: Tensor | None = None, scale_layout: ScaleLayout = "mn_major"
+) -> tuple[Tensor, Tensor]:
+    """Quantise activations with one scale per row and 128 columns; with ``counts``, the first rows of each group.
 
     Args:
         x: (M, K) bfloat16, float16 or float32, K contiguous (rows may be any pitch apart), K a multiple of 16. On a GPU
-            rows that do not begin on 16-byte boundaries are copied first.
+            rows that do not begin on 16-byte boundaries are copied first. With ``counts`` (G, max_m, K), groups any
+            pitch apart.
+        counts: (G,) int32, or int64, which is converted first, where ``x`` is: how many rows of each group there are; a
+            number below 0 or above max_m means that one. The host does not read them, so that a CUDA graph may be
+            replayed with others.
         scale_layout: "mn_major" for scales with strides (1, align(M, 4)), which the kernels read without a copy, or
             "row_major" for contiguous ones.
 
     Returns:
         `xq`, (M, K) float8_e4m3fn, contiguous; and `scales`, (M, ceil(K/128)) float32 multipliers. M = 0 gives empty
-        ones. Neither requires a gradient.
+        ones. Neither requires a gradient. With ``counts`` (G, max_m, K) and (G, max_m, ceil(K/128)), the latter with
+        strides (ceil(K/128) * align(max_m, 4), 1, align(max_m, 4)); rows that there are have the bits that they have
+        without groups, others are neither read nor written and hold anything.
 
     Raises:
-        InputError: a dtype, shape, stride or layout other than these.
+        InputError: a dtype, shape, stride, device or layout other than these.
     """
     if scale_layout not in ("mn_major", "row_major"):
         raise InputError(f'scale_layout: expected "mn_major" or "row_major", got {scale_layout!r}')
-    _check("x", x, shape="(M, K)")
+    _check_rows(x, counts)
     if torch.compiler.is_compiling():
-        codes, scales = torch.ops.fp8gemm.quantize_activation(x)
+        codes, scales = torch.ops.fp8gemm.quantize_activation(x, counts)
+    elif counts is not None:
+        codes, scales = _quantize_masked(QuantizeSource.PLAIN, x, counts)
     elif uses_reference(x):
         codes, scales = _mn_major(reference.quantize_rows(x))
     else:
@@ -84,23 +94,26 @@ def quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
     return reference.quantize_blocks(w) if uses_reference(w) else quantize_blocks(w)
 
 
-def quantize_silu_mul(x: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_silu_mul(x: Tensor, *, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Quantise `silu(gate) * up`, which is computed in float32 and rounded once, to the codes.
 
     Args:
         x: (M, 2K) like ``x`` of `quantize_activation`: the gate in the first K columns, up in the others. K is a
-            multiple of 16.
+            multiple of 16. With ``counts`` (G, max_m, 2K).
+        counts: as in `quantize_activation`.
 
     Returns:
-        As `quantize_activation` of (M, K), scales MN-major.
+        As `quantize_activation` of (M, K) or (G, max_m, K), scales MN-major.
 
     Raises:
-        InputError: a dtype, shape or stride other than these.
+        InputError: a dtype, shape, stride or device other than these.
     """
-    _check("x", x, shape="(M, 2K)", parts=2)
+    _check_rows(x, counts, parts=2)
     if torch.compiler.is_compiling():
-        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_silu_mul(x)
+        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_silu_mul(x, counts)
         return traced
+    if counts is not None:
+        return _quantize_masked(QuantizeSource.SILU_MUL, x, counts)
     if uses_reference(x):
         return _mn_major(reference.quantize_rows(reference.silu_mul(x)))
     return quantize_rows(QuantizeSource.SILU_MUL, x)
@@ -160,24 +173,48 @@ def quantize_add_rms_norm(
     return quantize_norm(x, residual, weight, eps)
 
 
+def _quantize_masked(source: QuantizeSource, x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    if not uses_reference(x):
+        return quantize_masked(source, x, counts)
+    rows = reference.keep_rows(x, counts).flatten(0, 1)
+    codes, scales = reference.quantize_rows(reference.silu_mul(rows) if source is QuantizeSource.SILU_MUL else rows)
+    groups, max_m, blocks = *x.shape[:2], scales.shape[1]
+    of_groups = empty_mn_major_groups(groups, max_m, blocks, device=x.device)
+    return codes.unflatten(0, (groups, max_m)), of_groups.copy_(scales.unflatten(0, (groups, max_m)))
+
+
 def _mn_major(quantized: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     codes, scales = quantized
     return codes, to_mn_major(scales)
 
 
-def _check(name: str, x: Tensor, *, shape: str, parts: int = 1) -> None:
-    """``x`` is a matrix of ``parts`` times K columns."""
+def _check_rows(x: Tensor, counts: Tensor | None, parts: int = 1) -> None:
+    """``x`` is a matrix of ``parts`` times K columns, or with ``counts`` a stack of them that has a count for each."""
+    columns = "K" if parts == 1 else f"{parts}K"
+    if counts is None:
+        _check("x", x, shape=f"(M, {columns})", parts=parts)
+        return
+    _check("x", x, shape=f"(G, max_m, {columns})", parts=parts, dimensions=3)
+    if counts.dtype not in (torch.int32, torch.int64) or counts.shape != x.shape[:1] or counts.device != x.device:
+        raise InputError(
+            f"counts: expected torch.int32 or torch.int64 of shape ({x.shape[0]},) = (G,) on {x.device}, got "
+            f"{counts.dtype} of shape {tuple(counts.shape)} on {counts.device}"
+        )
+
+
+def _check(name: str, x: Tensor, *, shape: str, parts: int = 1, dimensions: int = 2) -> None:
+    """``x`` is a matrix of ``parts`` times K columns, or a stack of them."""
     if x.dtype not in _DTYPES:
         raise InputError(f"{name}: expected one of {', '.join(map(str, _DTYPES))}, got {x.dtype}")
-    if x.ndim != 2:
-        raise InputError(f"{name}: expected 2 dimensions, {shape}, got shape {tuple(x.shape)}")
-    k = x.shape[1] // parts
-    if k * parts != x.shape[1] or k < 16 or k % 16:
+    if x.ndim != dimensions:
+        raise InputError(f"{name}: expected {dimensions} dimensions, {shape}, got shape {tuple(x.shape)}")
+    k = x.shape[-1] // parts
+    if k * parts != x.shape[-1] or k < 16 or k % 16:
         raise InputError(
-            f"{name}: expected {shape} with K a positive multiple of 16, got K = {x.shape[1] / parts:g}, shape "
+            f"{name}: expected {shape} with K a positive multiple of 16, got K = {x.shape[-1] / parts:g}, shape "
             f"{tuple(x.shape)}"
         )
-    if x.stride(1) != 1:
+    if x.stride(-1) != 1:
         raise InputError(f"{name}: expected {shape} with K contiguous (stride 1), got strides {x.stride()}")
 
 

@@ -18,6 +18,7 @@ from fp8gemm.families.quantize import (
     QuantizeSource,
     norm_threads,
     quantizer_of_blocks,
+    quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
     rows_of_warp,
@@ -25,7 +26,7 @@ from fp8gemm.families.quantize import (
 )
 from fp8gemm.hints import naming_the_warmup, warmup_of_quantizer
 from fp8gemm.recording import record_quantizer
-from fp8gemm.scales import block_count, empty_mn_major
+from fp8gemm.scales import block_count, empty_mn_major, empty_mn_major_groups
 
 INPUTS = {
     torch.bfloat16: InputType.BFLOAT16,
@@ -72,6 +73,12 @@ def rows_quantizer(source: QuantizeSource, dtype: torch.dtype, rows: int) -> Qua
     return quantizer_of_rows(source, INPUTS[dtype], rows)
 
 
+@lru_cache(maxsize=64)
+def masked_quantizer(source: QuantizeSource, dtype: torch.dtype) -> Quantizer:
+    """The quantiser of groups of activations of a dtype of which only some rows are there."""
+    return quantizer_of_masked(source, INPUTS[dtype])
+
+
 @lru_cache(maxsize=1024)
 def _norm_quantizer(k: int, dtype: torch.dtype, weight: torch.dtype, residual: bool, threads: int) -> Quantizer:
     return quantizer_of_norm(k, INPUTS[dtype], INPUTS[weight], residual=residual, threads=threads)
@@ -88,6 +95,23 @@ def quantize_rows(source: QuantizeSource, x: Tensor) -> tuple[Tensor, Tensor]:
     k = columns // 2 if source is QuantizeSource.SILU_MUL else columns
     codes, scales = _empty(m, k, x.device)
     _run(rows_quantizer(source, x.dtype, rows_of_warp(m, k)), aligned(x), codes, scales)
+    return codes, scales
+
+
+def quantize_masked(source: QuantizeSource, x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and MN-major scales of the first ``counts`` (G,) rows of each group of ``x`` (G, max_m, K or 2K)."""
+    groups, rows, columns = x.shape
+    k = columns // 2 if source is QuantizeSource.SILU_MUL else columns
+    codes = torch.empty((groups, rows, k), dtype=torch.float8_e4m3fn, device=x.device)
+    scales = empty_mn_major_groups(groups, rows, block_count(k), device=x.device)
+    if codes.numel():
+        index = x.device.index
+        kernel = kernel_of(masked_quantizer(source, x.dtype), index)
+        with on_device(index):
+            if counts.dtype != torch.int32:
+                counts = counts.clamp(0, rows).to(torch.int32)
+            x, counts = aligned(x), counts.contiguous()
+            kernel.bind_masked(x, codes, scales, counts, stream=current_stream(index))()
     return codes, scales
 
 
@@ -113,7 +137,8 @@ def quantize_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
 
 def aligned(x: Tensor) -> Tensor:
     """``x``, or a copy of it if one of its rows does not begin on a 16-byte boundary."""
-    off = x.data_ptr() % ALIGNMENT or (x.dim() == 2 and x.shape[0] > 1 and x.stride(0) * x.element_size() % ALIGNMENT)
+    pitches = [stride for size, stride in zip(x.shape[:-1], x.stride(), strict=False) if size > 1]
+    off = x.data_ptr() % ALIGNMENT or any(pitch * x.element_size() % ALIGNMENT for pitch in pitches)
     return x.clone(memory_format=torch.contiguous_format) if off else x
 
 

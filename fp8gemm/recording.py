@@ -1,7 +1,8 @@
 """``FP8GEMM_RECORD``: what a process asked kernels for, as lines that `fp8gemm warmup --recorded` reads.
 
-A line is a JSON object: a GEMM's problem with the largest M so far, or a quantiser's family and constants. Each is one
-write to the end of the file, so that many processes may share one; nobody reads it while serving.
+A line is a JSON object: the problem of a GEMM or of a grouped one with the largest M so far, or a quantiser's family
+and constants. Each is one write to the end of the file, so that many processes may share one; nobody reads it while
+serving.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.problem import Problem, counted_rows
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.problem import Grouping, Problem, counted_rows
+
+AnyProblem = Problem | GroupedProblem
 
 _largest: dict[tuple[Path, object], int] = {}
 """By file and by what was asked for: the M that stands there."""
 
 
-def record_problem(path: Path, problem: Problem) -> None:
+def record_problem(path: Path, problem: AnyProblem) -> None:
     """Note that a GEMM was asked for, unless the file has it from this process for as many rows, as choices count."""
     m = counted_rows(problem.m)
-    _note(path, replace(problem, m=0), m, lambda: {"gemm": _as_json(replace(problem, m=m))})
+    _note(path, replace(problem, m=0), m, lambda: {_kind(problem): _as_json(replace(problem, m=m))})
 
 
 def record_quantizer(path: Path, family: str, config: Mapping[str, object]) -> None:
@@ -34,7 +38,7 @@ def record_quantizer(path: Path, family: str, config: Mapping[str, object]) -> N
     _note(path, (family, *constants.items()), 0, lambda: {"quantizer": family, "config": constants})
 
 
-def recorded(path: Path) -> tuple[list[Problem], list[tuple[str, dict[str, Any]]]]:
+def recorded(path: Path) -> tuple[list[AnyProblem], list[tuple[str, dict[str, Any]]]]:
     """What a file says: each problem with the largest M that it was asked for, and quantisers by family and constants.
 
     Raises:
@@ -44,13 +48,14 @@ def recorded(path: Path) -> tuple[list[Problem], list[tuple[str, dict[str, Any]]
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a file that FP8GEMM_RECORD wrote: {error}") from error
-    problems: dict[Problem, int] = {}
+    problems: dict[AnyProblem, int] = {}
     quantizers: dict[str, tuple[str, dict[str, Any]]] = {}
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            if "gemm" in row:
-                problem = _from_json(row["gemm"])
+            kind = next((name for name in _PROBLEMS if name in row), None)
+            if kind is not None:
+                problem = _from_json(_PROBLEMS[kind], row[kind])
                 alike = replace(problem, m=0)
                 problems[alike] = max(problem.m, problems.get(alike, 0))
             else:
@@ -74,15 +79,27 @@ def _note(path: Path, what: object, m: int, row: Any) -> None:
         warnings.warn(f"FP8GEMM_RECORD: {path} cannot be written: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _as_json(problem: Problem) -> dict[str, Any]:
+_PROBLEMS: dict[str, type[AnyProblem]] = {"gemm": Problem, "grouped": GroupedProblem}
+"""By what leads a line."""
+
+
+def _kind(problem: AnyProblem) -> str:
+    return next(name for name, kind in _PROBLEMS.items() if type(problem) is kind)
+
+
+def _as_json(problem: AnyProblem) -> dict[str, Any]:
     values = {field.name: getattr(problem, field.name) for field in fields(problem)}
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
 
 
-def _from_json(values: Mapping[str, Any]) -> Problem:
+def _from_json(kind: type[AnyProblem], values: Mapping[str, Any]) -> AnyProblem:
     """The problem; TypeError or ValueError if it is none."""
-    types = {field.name: type(field.default) for field in fields(Problem) if isinstance(field.default, Enum)}
+    types: dict[str, type[Enum]] = {
+        field.name: type(field.default) for field in fields(kind) if isinstance(field.default, Enum)
+    }
+    types["grouping"] = Grouping
     made: dict[str, Any] = {name: types[name](value) if name in types else value for name, value in values.items()}
-    if not all(type(made[name]) is int for name in ("m", "n", "k")):
-        raise ValueError(f"M, N and K are whole numbers; found {values}")
-    return Problem(**made)
+    sizes = [name for name in ("groups", "m", "n", "k") if name in kind.__dataclass_fields__]
+    if not all(type(made[name]) is int for name in sizes):
+        raise ValueError(f"{', '.join(sizes)} are whole numbers; found {values}")
+    return kind(**made)

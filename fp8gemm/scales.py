@@ -39,6 +39,13 @@ def empty_mn_major(rows: int, columns: int, *, device: torch.device) -> Tensor:
     return torch.empty(columns * pitch, dtype=torch.float32, device=device).as_strided((rows, columns), (1, pitch))
 
 
+def empty_mn_major_groups(groups: int, rows: int, columns: int, *, device: torch.device) -> Tensor:
+    """Uninitialised (groups, rows, columns) float32 scales, MN-major in each group, one group right after another."""
+    pitch = mn_major_pitch(rows)
+    shape, strides = (groups, rows, columns), (columns * pitch, 1, pitch)
+    return torch.empty(groups * columns * pitch, dtype=torch.float32, device=device).as_strided(shape, strides)
+
+
 def to_mn_major(scales: Tensor) -> Tensor:
     """`scales` in the MN-major layout.
 

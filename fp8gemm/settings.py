@@ -11,6 +11,7 @@ FP8GEMM_NUM_SMS         upper bound on the SMs that a kernel occupies           
 FP8GEMM_BATCH_INVARIANT ``1`` or ``true``: a row's bits depend neither on M nor on other rows  0
 FP8GEMM_PDL             ``0`` or ``false``: no kernel starts before the one ahead of it has ended      1
 FP8GEMM_TABLES          tuned tables, the first that knows a shape decides (``/mine.json:/b``) the shipped ones
+FP8GEMM_CHECK_GROUPS    ``1`` or ``true``: grouped products wait for the GPU and refuse wrong groups   0
 FP8GEMM_RECORD          a file to which every shape that kernels are asked for is added, for a warmup      none
 ======================= ====================================================================== ===================
 
@@ -32,7 +33,7 @@ from fp8gemm.frozen import dataclass
 
 JIT_POLICIES = ("compile", "nearest", "error")
 BACKENDS = ("auto", "reference")
-_SWITCHES = {"batch_invariant", "pdl"}
+_SWITCHES = {"batch_invariant", "pdl", "check_groups"}
 _BOOLS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -54,6 +55,8 @@ class Settings:
             prepare what does not depend on that one. Results are the same bits either way.
         tables: files of tuned configs; for a shape that several know the first decides, and all of them come before
             the tables that the package ships. Each is read once, when a config is first chosen.
+        check_groups: grouped products look at the groups in device memory, which waits for the GPU, and refuse wrong
+            ones; a debugging aid, impossible while a CUDA graph is captured.
         record: a file that is added to, see `fp8gemm.recording`; None for none.
     """
 
@@ -65,6 +68,7 @@ class Settings:
     batch_invariant: bool = False
     pdl: bool = True
     tables: tuple[Path, ...] = ()
+    check_groups: bool = False
     record: Path | None = None
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch  # noqa: E402
+from sanitize_grouped import GroupedProduct, Ranges, grouped  # noqa: E402
 from sanitize_quantizers import Quantising, quantisings  # noqa: E402
 from torch import Tensor  # noqa: E402
 
@@ -114,16 +115,18 @@ def swap_ab_kernels() -> Iterator[Kernel]:
 DENSE = tuple(dense_kernels())
 PRODUCTS = (*DENSE, *swap_ab_kernels())
 QUANTISINGS = tuple(quantisings())
-KERNELS: tuple[Kernel | Quantising, ...] = (*PRODUCTS, *QUANTISINGS)
+GROUPED = tuple(grouped())
+KERNELS: tuple[Kernel | Quantising | GroupedProduct | Ranges, ...] = (*PRODUCTS, *QUANTISINGS, *GROUPED)
 QUICK = (
     *(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11)),
     *(len(DENSE), len(DENSE) + 1),
     *(len(PRODUCTS) + [each.kind for each in QUANTISINGS].index(kind) for kind in ("blocks", "add-norm")),
     *(len(PRODUCTS) + i for i in (4, 5)),
+    *(len(PRODUCTS) + len(QUANTISINGS) + i for i in (0, 5, 7, 10)),
 )
 """Indices of six dense ones with each scaling, output and store: by TMA with clusters, C and bias, the others without;
-of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster; and of a quantiser of each
-kind, of rows those whose warps have the most."""
+of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster; of a quantiser of each kind,
+of rows those whose warps have the most; and of groups of rows, of few rows, of columns, and of ranges."""
 
 
 def upload(tensor: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from fp8gemm.families.quantize import (  # noqa: E402
     Quantizer,
     QuantizeSource,
     quantizer_of_blocks,
+    quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
 )
@@ -127,12 +128,57 @@ class Quantising:
         return x.double()
 
 
+@dataclass(frozen=True)
+class MaskedQuantising(Quantising):
+    """One of groups, of M rows at most each; ``kind`` is "masked-plain" or "masked-silu-mul".
+
+    Attributes:
+        counts: how many rows of each group there are.
+    """
+
+    counts: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        return f"{'+'.join(map(str, self.counts))} of {self.m}x{self.k}"
+
+    def run(self, upload: Upload) -> float:
+        """One launch, and the relative error of the rows that there are; infinite if it writes others.
+
+        Args:
+            upload: brings a tensor to the GPU, strides and all.
+        """
+        groups, blocks, pitch = len(self.counts), block_count(self.k), mn_major_pitch(self.m)
+        silu = self.kind == "masked-silu-mul"
+        generator = torch.Generator().manual_seed(self.m * self.k)
+        x = torch.randn(groups, self.m, self.k * (2 if silu else 1), generator=generator).to(self.dtype)
+        codes = upload(torch.full((groups, self.m, self.k), 0x7F, dtype=torch.uint8)).view(torch.float8_e4m3fn)
+        memory = upload(torch.full((groups, blocks, pitch), math.nan))
+        inputs = upload(x), upload(torch.tensor(self.counts, dtype=torch.int32))  # which must outlive the launch
+        kernel = QuantizeKernel(self.quantizer, device_index=0)
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.bind_masked(inputs[0], codes, memory.mT[:, : self.m], inputs[1], stream=stream)()
+        torch.cuda.synchronize()
+        scales = memory.cpu().mT.repeat_interleave(128, 2)[:, : self.m, : self.k].double()
+        found, there = codes.cpu().double() * scales, torch.arange(self.m) < torch.tensor(self.counts)[:, None]
+        if not found[~there].isnan().all():
+            return math.inf
+        rows = x[there]
+        return relative_error(found[there], (reference.silu_mul(rows) if silu else rows).double())
+
+
 def quantisings() -> Iterator[Quantising]:
     """Every kind, with each number of rows, warps or pieces of a row, and every dtype somewhere; tails everywhere."""
     dtypes = list(INPUTS)
     for i, (rows, source) in enumerate(product(ROWS_OF_WARP, QuantizeSource)):
         dtype = dtypes[i % 3]
         yield Quantising(quantizer_of_rows(source, INPUTS[dtype], rows), source.value, 4 * rows + 3, 400, dtype)
+    for i, source in enumerate(QuantizeSource):
+        # Few rows, each with a warp of its own; and more than there are warps.
+        for dtype, m, counts in ((dtypes[i], 11, (3, 0, 11, 1)), (dtypes[i + 1], 1003, (1003, 7, 0, 998))):
+            yield MaskedQuantising(
+                quantizer_of_masked(source, INPUTS[dtype]), f"masked-{source.value}", m, 400, dtype, counts
+            )
     for i, warps in enumerate(WARPS_OF_BLOCK):
         yield Quantising(quantizer_of_blocks(INPUTS[dtypes[2 * i % 3]], warps), "blocks", 130, 272, dtypes[2 * i % 3])
     for i, (threads, residual) in enumerate(product((32, 96), (False, True))):

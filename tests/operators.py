@@ -12,6 +12,7 @@ from torch.library import opcheck
 
 import fp8gemm
 from tests import cases
+from tests.grouped import contiguous_case, in_order, k_grouped_case, masked_case
 
 M, N, K = 5, 136, 272  # tails everywhere, and a pitch of scales that is not M
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -44,6 +45,50 @@ def _quantize_activation_out(device: torch.device) -> Arguments:
     return (x, torch.zeros_like(codes), torch.zeros_like(scales)), {}
 
 
+def _groups(device: torch.device, columns: int = K) -> Tensor:
+    return torch.stack([_x(device, columns=columns, seed=seed) for seed in range(3)])
+
+
+def _counts(device: torch.device) -> Tensor:
+    # NOTE: all of them, because torch's checks compare what is written with what is not.
+    return torch.tensor([M, M + 1, 2**30], dtype=torch.int32, device=device)
+
+
+def _grouped(device: torch.device) -> Arguments:
+    """Every row is of some group, because torch's checks compare what is written with what is not."""
+    case = contiguous_case([(1, M - 2), (0, 2)], N, K, seed=1, device=device, groups=3)
+    return (*case.operands, case.indices(), None, BF16, None, None, False), {}
+
+
+def _grouped_by_offsets(device: torch.device) -> Arguments:
+    case = contiguous_case(in_order((M - 2, 0, 2)), N, K, seed=1, device=device)
+    return (*case.operands, None, case.offsets(torch.int64), torch.float16, 4, True, True), {}
+
+
+def _grouped_out(device: torch.device) -> Arguments:
+    args, _ = _grouped(device)
+    return (*args[:6], None, None, False), {"out": torch.zeros(M, N, dtype=FP32, device=device)}
+
+
+def _masked(device: torch.device) -> Arguments:
+    case = masked_case((M, M + 1, 2**30), M, N, K, seed=1, device=device)
+    return (*case.operands, case.counts(), BF16, 4, None, False), {}
+
+
+def _masked_out(device: torch.device) -> Arguments:
+    args, _ = _masked(device)
+    return (*args[:5], None, True, True), {"out": torch.zeros(3, M, N, dtype=FP32, device=device)}
+
+
+def _k_grouped(device: torch.device, *, c: bool = False) -> Arguments:
+    case = k_grouped_case((128, 0, 256), M, N, seed=1, device=device, c=c)
+    return (*case.operands, case.offsets(), case.c), {}
+
+
+def _k_grouped_out(device: torch.device) -> Arguments:
+    return _k_grouped(device, c=True)[0], {"out": torch.zeros(3, M, N, dtype=FP32, device=device)}
+
+
 def _norm_weight(device: torch.device) -> Tensor:
     return _x(device, seed=2)[0].clone()
 
@@ -52,11 +97,21 @@ SAMPLES: dict[str, Callable[[torch.device], Arguments]] = {
     "gemm": _gemm,
     "gemm with c and bias": _gemm_with_terms,
     "gemm_out": _gemm_out,
+    "gemm_grouped": _grouped,
+    "gemm_grouped by offsets": _grouped_by_offsets,
+    "gemm_grouped_out": _grouped_out,
+    "gemm_masked": _masked,
+    "gemm_masked_out": _masked_out,
+    "gemm_k_grouped": _k_grouped,
+    "gemm_k_grouped with c": lambda device: _k_grouped(device, c=True),
+    "gemm_k_grouped_out": _k_grouped_out,
     "quantize_activation": lambda device: ((_x(device),), {}),
     "quantize_activation of one row": lambda device: ((_x(device, rows=1),), {}),
     "quantize_activation_out": _quantize_activation_out,
     "quantize_weight": lambda device: ((_x(device, rows=N),), {}),
     "quantize_silu_mul": lambda device: ((_x(device, columns=2 * K),), {}),
+    "quantize_activation of groups": lambda device: ((_groups(device),), {"counts": _counts(device)}),
+    "quantize_silu_mul of groups": lambda device: ((_groups(device, 2 * K),), {"counts": _counts(device).long()}),
     "quantize_rms_norm": lambda device: ((_x(device), _norm_weight(device), 1e-6), {}),
     "quantize_add_rms_norm": lambda device: ((_x(device), _x(device, seed=1), _norm_weight(device), 1e-6), {}),
 }

@@ -1,8 +1,9 @@
 """Which linear layers a model has, read off its ``config.json``. Nothing here needs torch or transformers.
 
 Listed are the layers of the language model that an FP8 checkpoint keeps in FP8 and that multiply every token: not the
-embeddings and ``lm_head``, not routers and the gates of shared experts, and not routed experts, which grouped products
-serve. The module that predicts further tokens repeats these shapes; ``eh_proj``, which it alone has, is left out.
+embeddings and ``lm_head``, not routers and the gates of shared experts, and not routed experts: see
+`fp8gemm.ahead.experts`. The module that predicts further tokens repeats these shapes; ``eh_proj``, which it alone has,
+is left out.
 
 ``modules_to_not_convert`` of a checkpoint is not heeded: a layer that it leaves out is listed all the same, so that
 there are a few kernels too many and never one too few.
@@ -120,19 +121,19 @@ def _routed_experts_alone(fields: Fields) -> _MlpSizes:
 
 
 def _qwen3_moe_mlp(fields: Fields) -> _MlpSizes:
-    dense, _ = _qwen_layer_kinds(fields)
+    dense, _ = qwen_layer_kinds(fields)
     return _MlpSizes(fields.size("intermediate_size") if dense else 0)
 
 
 def _qwen2_moe_mlp(fields: Fields) -> _MlpSizes:
-    dense, sparse = _qwen_layer_kinds(fields)
+    dense, sparse = qwen_layer_kinds(fields)
     return _MlpSizes(
         fields.size("intermediate_size") if dense else 0,
         fields.size("shared_expert_intermediate_size", least=0) if sparse else 0,
     )
 
 
-def _qwen_layer_kinds(fields: Fields) -> tuple[bool, bool]:
+def qwen_layer_kinds(fields: Fields) -> tuple[bool, bool]:
     """Whether any layer has a dense MLP, and whether any has experts."""
     # transformers writes the first name and, for some of its classes, the second.
     experts = fields.size_or_null("num_experts", fields.size_or_null("num_local_experts", 1, least=0), least=0)
@@ -213,6 +214,16 @@ def _find_architecture(config: Mapping[str, Any]) -> tuple[Fields, _Architecture
             "name the layers of another model by their sizes, with --nk"
         )
     return Fields(config, model_type), known
+
+
+def find_fields(config: Mapping[str, Any]) -> tuple[Fields, str]:
+    """The fields of a model's configuration, and its ``model_type``.
+
+    Raises:
+        InputError, UnsupportedError: as `linears_of_config`.
+    """
+    fields, _ = _find_architecture(config)
+    return fields, fields.model_type
 
 
 def _attention(fields: Fields, architecture: _Architecture, layout: _Layout) -> Iterator[LinearShape]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fp8gemm import settings
 from fp8gemm.ahead.architectures import LinearShape, linears_of_config, read_config
+from fp8gemm.ahead.experts import GroupedShape, experts_of_config
+from fp8gemm.ahead.grouped import SERVED, GroupedVariants
 from fp8gemm.ahead.kernels import (
     CHIPS,
     Demand,
@@ -26,12 +29,14 @@ from fp8gemm.benchmark.command import parse_positive
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.hints import MAX_M
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.recording import recorded
-from fp8gemm.tune.shapes import layers
+from fp8gemm.recording import AnyProblem, recorded
+from fp8gemm.tune.shapes import grouped_layers, layers
 from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.hopper import CHIPS as KNOWN_CHIPS
 from fp8gemm.tuning.hopper import named_chip
-from fp8gemm.tuning.problem import OutputType, Problem, Scaling
+from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling
 
 SUMMARY = "Compile every kernel that shapes or a model can need, ahead of time."
 _CALLS = {"layer": True, "gemm": False}
@@ -43,14 +48,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
     what = parser.add_argument_group("what will be asked for (at least one)")
     what.add_argument("--nk", type=layers, default=[], metavar="NxK,...", help="weights of these shapes")
+    what.add_argument(
+        "--grouped", type=grouped_layers, default=[], metavar="GxNxK,...", help="weights of groups, such as experts"
+    )
     what.add_argument("--model", type=Path, metavar="PATH", help="a model's config.json, or the directory that has it")
     what.add_argument("--recorded", type=Path, metavar="FILE", help="what FP8GEMM_RECORD=FILE wrote while a server ran")
     what.add_argument(
         "--quantizers", type=_sizes, default=[], metavar="K,...", help="quantise kernels alone, norms of K columns"
     )
-    how = parser.add_argument_group("how (of --nk and --model; a recording says it itself)")
-    how.add_argument("--max-m", type=parse_positive, metavar="M", help=f"the most rows, default {MAX_M}")
+    _add_variants(parser)
+    parser.add_argument(
+        "--chip",
+        type=_chips,
+        default=CHIPS,
+        metavar="NAME,...",
+        help=f"{', '.join(KNOWN_CHIPS)}, one with its SMs, as h200:60, or all; default {','.join(CHIPS)}",
+    )
+    parser.add_argument("--jobs", type=parse_positive, help="threads that compile, default all processors")
+    parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="where to put them, default FP8GEMM_CACHE_DIR")
+    parser.add_argument("--recompile", action="store_true", help="compile also what is there, with the NVRTC of now")
+    parser.add_argument("--list", action="store_true", help="print the kernels' names, and compile nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_variants(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_argument_group("how (of --nk, --grouped and --model; a recording says it itself)")
+    how.add_argument(
+        "--max-m", type=parse_positive, metavar="M", help=f"the most rows, of groups of a typical one, default {MAX_M}"
+    )
     how.add_argument("--tp", type=_sizes, default=[1], metavar="R,...", help="ranks that share --model's layers")
+    how.add_argument(
+        "--ep",
+        type=_sizes,
+        default=[1],
+        metavar="R,...",
+        help="ranks over which --model's experts are divided; tp / ep of them share an expert, or none does",
+    )
+    how.add_argument(
+        "--layout",
+        type=_layouts,
+        default=SERVED,
+        metavar="NAME,...",
+        help="of groups: contiguous, masked, columns (gradients of the weights), all, or none; default the first two",
+    )
     how.add_argument("--merged", action="store_true", help="q, k, v and gate, up of --model as one layer each")
     how.add_argument(
         "--out-dtype", type=_outputs, default=(OutputType.BFLOAT16,), metavar="TYPE,...", help="default bfloat16"
@@ -71,18 +111,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--scaling", choices=_SCALINGS, default="blocks", help="of the weights, default blocks (128x128)")
     how.add_argument("--batch-invariant", action="store_true", default=None, help="batch-invariant kernels instead")
     how.add_argument("--any-strides", action="store_true", help="also for outputs that TMA cannot write")
-    parser.add_argument(
-        "--chip",
-        type=_chips,
-        default=CHIPS,
-        metavar="NAME,...",
-        help=f"{', '.join(KNOWN_CHIPS)}, one with its SMs, as h200:60, or all; default {','.join(CHIPS)}",
-    )
-    parser.add_argument("--jobs", type=parse_positive, help="threads that compile, default all processors")
-    parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="where to put them, default FP8GEMM_CACHE_DIR")
-    parser.add_argument("--recompile", action="store_true", help="compile also what is there, with the NVRTC of now")
-    parser.add_argument("--list", action="store_true", help="print the kernels' names, and compile nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -120,8 +148,8 @@ def _make_parents(directory: Path) -> None:
 
 
 def _demand(options: argparse.Namespace) -> Demand:
-    if not (options.nk or options.model or options.recorded or options.quantizers):
-        raise InputError("expected what to make ready: --nk, --model, --recorded or --quantizers")
+    if not (options.nk or options.grouped or options.model or options.recorded or options.quantizers):
+        raise InputError("expected what to make ready: --nk, --grouped, --model, --recorded or --quantizers")
     variants = Variants(
         outputs=options.out_dtype,
         epilogues=options.epilogue or ("none",),
@@ -131,12 +159,16 @@ def _demand(options: argparse.Namespace) -> Demand:
         any_strides=options.any_strides,
     )
     max_m = MAX_M if options.max_m is None else options.max_m
-    problems = [problem for n, k in options.nk for problem in variants.problems(n, k, max_m)]
-    ks = [k for _, k in options.nk] + options.quantizers
+    problems: list[AnyProblem] = [problem for n, k in options.nk for problem in variants.problems(n, k, max_m)]
+    grouped: list[tuple[int, int, int]] = list(options.grouped)
+    ks = [k for _, k in options.nk] + [k for _, _, k in grouped] + options.quantizers
     if options.model is not None:
-        linears = _linears_of_model(options)
+        config = read_config(options.model)
+        linears = _linears_of_model(config, options)
         problems += _problems_of_linears(linears, options, variants, max_m)
+        grouped += [(each.groups, each.n, each.k) for each in _experts_of_model(config, options)]
         ks += [linear.k for _, linear in linears if linear.reads_norm]
+    problems += _problems_of_groups(grouped, options, max_m)
     quantizers = all_quantizers(options.out_dtype, ks) if ks else []
     if options.recorded is not None:
         of_record, more = _recorded(options.recorded, options.max_m)
@@ -145,12 +177,30 @@ def _demand(options: argparse.Namespace) -> Demand:
     return demand(problems, chips_named(options.chip), quantizers)
 
 
-def _linears_of_model(options: argparse.Namespace) -> list[tuple[int, LinearShape]]:
+def _linears_of_model(config: Mapping[str, Any], options: argparse.Namespace) -> list[tuple[int, LinearShape]]:
     """Each layer with the number of ranks that share it."""
-    config = read_config(options.model)
     return [
         (ranks, linear) for ranks in options.tp for linear in linears_of_config(config, tp=ranks, merged=options.merged)
     ]
+
+
+def _experts_of_model(config: Mapping[str, Any], options: argparse.Namespace) -> list[GroupedShape]:
+    """The weights of its experts, if anything is wanted of them."""
+    if not options.layout:
+        return []
+    return [each for tp, ep in product(options.tp, options.ep) for each in experts_of_config(config, tp=tp, ep=ep)]
+
+
+def _problems_of_groups(
+    shapes: Sequence[tuple[int, int, int]], options: argparse.Namespace, max_m: int
+) -> list[GroupedProblem]:
+    variants = GroupedVariants(
+        groupings=options.layout,
+        outputs=options.out_dtype,
+        batch_invariant=options.batch_invariant,
+        any_strides=options.any_strides,
+    )
+    return [problem for shape in shapes for problem in variants.problems(*shape, max_m)]
 
 
 def _problems_of_linears(
@@ -165,7 +215,7 @@ def _problems_of_linears(
     return found
 
 
-def _recorded(path: Path, max_m: int | None) -> tuple[list[Problem], list[KernelRequest]]:
+def _recorded(path: Path, max_m: int | None) -> tuple[list[AnyProblem], list[KernelRequest]]:
     problems, quantizers = recorded(path)
     if max_m is not None:
         problems = [replace(problem, m=max_m) for problem in problems]
@@ -199,6 +249,11 @@ def _call(text: str) -> bool:
     return _CALLS[text]
 
 
+def _layouts(text: str) -> tuple[Grouping, ...]:
+    known: dict[str, tuple[Grouping, ...]] = {"all": GROUPINGS, "none": ()}
+    return known[text] if text in known else tuple(_groupings(text))
+
+
 def _chip(text: str) -> str:
     named_chip(text)
     return text
@@ -208,4 +263,6 @@ def _chips(text: str) -> Sequence[str]:
     return tuple(KNOWN_CHIPS) if text == "all" else _chips_named(text)
 
 
-_outputs, _epilogues, _calls, _chips_named = map(_checked, (parse_output, _epilogue, _call, _chip))
+_outputs, _epilogues, _calls, _chips_named, _groupings = map(
+    _checked, (parse_output, _epilogue, _call, _chip, parse_grouping)
+)

@@ -8,6 +8,7 @@ from itertools import chain, product
 from typing import Any
 
 from fp8gemm import settings
+from fp8gemm.ahead.grouped import grouped_kernels
 from fp8gemm.errors import InputError
 from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.quantize import (
@@ -17,11 +18,13 @@ from fp8gemm.families.quantize import (
     QuantizeSource,
     all_norm_threads,
     quantizer_of_blocks,
+    quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
 )
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.epilogue import parse_epilogue
+from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, limited_chip, named_chip
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import config_by_m
@@ -111,7 +114,9 @@ def chips_named(names: Sequence[str]) -> list[Chip]:
     return found if limit is None else [limited_chip(chip, limit) for chip in found]
 
 
-def demand(problems: Iterable[Problem], chips: Sequence[Chip], quantizers: Iterable[KernelRequest] = ()) -> Demand:
+def demand(
+    problems: Iterable[Problem | GroupedProblem], chips: Sequence[Chip], quantizers: Iterable[KernelRequest] = ()
+) -> Demand:
     """What every M up to each problem's own asks for on each of the chips."""
     # Why a problem's configs are chosen is no part of its kernels, so that many problems share them.
     wanted = list(dict.fromkeys(problems))
@@ -119,9 +124,12 @@ def demand(problems: Iterable[Problem], chips: Sequence[Chip], quantizers: Itera
     return Demand(gemms, tuple(dict.fromkeys(quantizers)))
 
 
-def gemm_kernels(problems: Iterable[Problem], chip: Chip) -> Iterable[KernelRequest]:
+def gemm_kernels(problems: Iterable[Problem | GroupedProblem], chip: Chip) -> Iterable[KernelRequest]:
     """For each problem the kernel of each M up to its own."""
     for problem in problems:
+        if isinstance(problem, GroupedProblem):
+            yield from grouped_kernels(problem, chip)
+            continue
         for config in dict.fromkeys(config for _, config in config_by_m(problem, chip)):
             yield kernel_request(problem, config)
 
@@ -129,6 +137,11 @@ def gemm_kernels(problems: Iterable[Problem], chip: Chip) -> Iterable[KernelRequ
 def row_quantizers(dtype: InputType, sources: Iterable[QuantizeSource] = QuantizeSource) -> list[KernelRequest]:
     """Those of activations of a type, for every M and K."""
     return [quantizer_of_rows(source, dtype, rows).request for source in sources for rows in ROWS_OF_WARP]
+
+
+def masked_quantizers(dtype: InputType, sources: Iterable[QuantizeSource] = QuantizeSource) -> list[KernelRequest]:
+    """Those of groups of activations of a type, of which only some rows are there, for every M and K."""
+    return [quantizer_of_masked(source, dtype).request for source in sources]
 
 
 def weight_quantizers(dtype: InputType) -> list[KernelRequest]:
@@ -149,7 +162,7 @@ def all_quantizers(dtypes: Iterable[OutputType], ks: Iterable[int]) -> list[Kern
     """Every quantiser of activations of these types and K, norms with weights of their own type among them."""
     found: list[KernelRequest] = []
     for dtype in (INPUTS[output] for output in dtypes):
-        found += row_quantizers(dtype) + weight_quantizers(dtype)
+        found += row_quantizers(dtype) + masked_quantizers(dtype) + weight_quantizers(dtype)
         for k in dict.fromkeys(ks):
             found += norm_quantizers(dtype, dtype, k, (False, True))
     return found
@@ -165,10 +178,12 @@ def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRe
         dtype = InputType(config["input"])
         if family == "QuantizeRows":
             return row_quantizers(dtype, [QuantizeSource(config["source"])])
+        if family == "QuantizeMasked":
+            return masked_quantizers(dtype, [QuantizeSource(config["source"])])
         if family == "QuantizeBlocks":
             return weight_quantizers(dtype)
         if family == "QuantizeNorm":
             return norm_quantizers(dtype, InputType(config["weight"]), int(config["k"]), [bool(config["residual"])])
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"expected the constants of a quantiser {family}, got {dict(config)}: {error}") from error
-    raise InputError(f"expected QuantizeRows, QuantizeBlocks or QuantizeNorm, got {family}")
+    raise InputError(f"expected QuantizeRows, QuantizeMasked, QuantizeBlocks or QuantizeNorm, got {family}")

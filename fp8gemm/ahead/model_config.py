@@ -40,12 +40,12 @@ class Fields:
     """
 
     def __init__(self, config: Mapping[str, Any], model_type: str) -> None:
-        self._config, self._model_type = config, model_type
+        self._config, self.model_type = config, model_type
 
     def size(self, name: str, *, least: int = 1) -> int:
         """A number that every such model states."""
         if name not in self._config:
-            raise InputError(f"{name}: the config of a {self._model_type} model needs this field, and it is missing")
+            raise InputError(f"{name}: the config of a {self.model_type} model needs this field, and it is missing")
         return self._checked(name, self._config[name], least)
 
     def size_or_null(self, name: str, left_out: int | None, *, least: int = 1) -> int | None:

@@ -1,41 +1,64 @@
-"""What a model's FP8 layers will ask for."""
+"""What a model's FP8 layers and experts will ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fp8gemm.ahead.kernels import CHIPS, INPUTS, Demand, Variants, chips_named, demand, row_quantizers
+from fp8gemm.ahead.grouped import GroupedVariants
+from fp8gemm.ahead.kernels import (
+    CHIPS,
+    INPUTS,
+    Demand,
+    Variants,
+    chips_named,
+    demand,
+    masked_quantizers,
+    row_quantizers,
+)
 from fp8gemm.errors import InputError
 from fp8gemm.families.quantize import QuantizeSource
+from fp8gemm.hints import MAX_M
+from fp8gemm.recording import AnyProblem
 from fp8gemm.tuning.epilogue import epilogue_text, parse_output
+from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Addend, Problem
+from fp8gemm.tuning.problem import Addend, OutputType, Problem
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from fp8gemm.nn import Fp8Linear
+    from fp8gemm.nn import Fp8Experts, Fp8Linear
 
 
-def demand_of_model(model: nn.Module, max_m: int | None, chips: Sequence[str] | None) -> Demand:
-    """The kernels of its `Fp8Linear` layers, on the GPU where they are if no chips are named.
+def demand_of_model(
+    model: nn.Module, max_m: int | None, chips: Sequence[str] | None, output: OutputType = OutputType.BFLOAT16
+) -> Demand:
+    """The kernels of its `Fp8Linear` and `Fp8Experts` modules, on the GPU where they are if no chips are named.
+
+    Args:
+        output: what experts will put out, and take in.
 
     Raises:
         InputError: it has none.
     """
-    from fp8gemm.nn import Fp8Linear
+    from fp8gemm.nn import Fp8Experts, Fp8Linear
 
     layers = [module for module in model.modules() if isinstance(module, Fp8Linear)]
-    if not layers:
+    experts = [module for module in model.modules() if isinstance(module, Fp8Experts)]
+    if not layers and not experts:
         raise InputError(
-            f"model: expected a module with Fp8Linear layers, as fp8gemm.nn.convert makes, got {type(model).__name__} "
-            f"without one"
+            f"model: expected a module with Fp8Linear layers, as fp8gemm.nn.convert makes, or Fp8Experts, got "
+            f"{type(model).__name__} without one"
         )
-    problems = [problem for layer in layers for problem in problems_of_layer(layer, max_m)]
+    problems: list[AnyProblem] = [problem for layer in layers for problem in problems_of_layer(layer, max_m)]
     dtypes = dict.fromkeys(problem.output for problem in problems)
     quantizers = [request for dtype in dtypes for request in row_quantizers(INPUTS[dtype], [QuantizeSource.PLAIN])]
-    return demand(problems, _chips_of(layers) if chips is None else chips_named(chips), quantizers)
+    problems += [problem for block in experts for problem in problems_of_experts(block, max_m, output)]
+    if experts:
+        quantizers += row_quantizers(INPUTS[output]) + masked_quantizers(INPUTS[output])
+    weights = [layer.weight for layer in layers] + [block.gate_up_proj for block in experts]
+    return demand(problems, _chips_of(weights) if chips is None else chips_named(chips), quantizers)
 
 
 def problems_of_layer(layer: Fp8Linear, max_m: int | None) -> list[Problem]:
@@ -50,8 +73,19 @@ def problems_of_layer(layer: Fp8Linear, max_m: int | None) -> list[Problem]:
     return variants.problems(layer.out_features, layer.in_features, layer.max_m if max_m is None else max_m)
 
 
-def _chips_of(layers: Sequence[Fp8Linear]) -> list[Chip]:
+def problems_of_experts(block: Fp8Experts, max_m: int | None, output: OutputType) -> list[GroupedProblem]:
+    """What a block of experts asks for, each with the largest M of a typical group."""
+    variants = GroupedVariants(outputs=(output,), batch_invariant=block.batch_invariant)
+    return [
+        problem
+        for weight in (block.gate_up_proj, block.down_proj)
+        for groups, n, k in [weight.shape]
+        for problem in variants.problems(groups, n, k, MAX_M if max_m is None else max_m)
+    ]
+
+
+def _chips_of(weights: Sequence[Tensor]) -> list[Chip]:
     from fp8gemm.dispatch import device_chip
 
-    indices = dict.fromkeys(layer.weight.device.index for layer in layers if layer.weight.is_cuda)
+    indices = dict.fromkeys(weight.device.index for weight in weights if weight.is_cuda)
     return list(dict.fromkeys(map(device_chip, indices))) or chips_named(CHIPS)

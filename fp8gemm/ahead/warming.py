@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from fp8gemm import settings
+from fp8gemm.ahead.grouped import GroupedVariants
 from fp8gemm.ahead.kernels import CHIPS, Demand, Variants, all_quantizers, chips_named, demand
+from fp8gemm.errors import InputError
 from fp8gemm.hints import MAX_M
 from fp8gemm.jit.build import Artifact, build, writable_directory
 from fp8gemm.jit.build import recompile as compile_again
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.recording import AnyProblem
 from fp8gemm.tuning.epilogue import parse_output
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ class Warmup:
 
 
 def warmup(
-    what: nn.Module | Iterable[tuple[int, int]],
+    what: nn.Module | Iterable[tuple[int, ...]],
     max_m: int | None = None,
     *,
     chips: Sequence[str] | None = None,
@@ -74,11 +77,13 @@ def warmup(
     """Compile every kernel that will be asked for, and nothing else. Needs no GPU and no driver.
 
     Args:
-        what: a model, whose `Fp8Linear` layers say what they will ask for, on "meta" too; or (N, K) of weights, for
-            layers and for `fp8gemm.gemm`.
-        max_m: the most rows; by default what each layer was made for, or 16384.
+        what: a model, whose `Fp8Linear` and `Fp8Experts` say what they will ask for, on "meta" too; or (N, K) of
+            weights, for layers and for `fp8gemm.gemm`, or (G, N, K) of groups, for `fp8gemm.gemm_grouped` and
+            `fp8gemm.gemm_masked`.
+        max_m: the most rows, of groups those of a typical one; by default what each layer was made for, or 16384.
         chips: names as in `fp8gemm.select`; by default that of the GPU on which a model is, else h200 and h100.
-        out_dtype: of the outputs, and of activations that are quantised; a model's layers know theirs.
+        out_dtype: of the outputs, and of activations that are quantised; a model's layers know theirs,
+            its experts do not.
         epilogue: ``none``, ``c``, ``bias`` or ``c+bias``, each bfloat16 or as in ``bias:float32``; a model's layers
             know theirs.
         batch_invariant: as in `fp8gemm.gemm`; a model's layers know theirs.
@@ -88,7 +93,7 @@ def warmup(
         group: ranks that share the work. All of them must call this; each returns when all are done.
 
     Raises:
-        InputError: an argument is not as described, or the model has no `Fp8Linear` layer.
+        InputError: an argument is not as described, or the model has neither `Fp8Linear` nor `Fp8Experts`.
         CacheError: no cache directory can be written.
         CompileError: a kernel could not be compiled; others are ready, and another call goes on from there.
     """
@@ -96,13 +101,19 @@ def warmup(
     if _is_model(what):
         from fp8gemm.ahead.models import demand_of_model
 
-        wanted = demand_of_model(what, max_m, chips)
+        wanted = demand_of_model(what, max_m, chips, parse_output(out_dtype))
     else:
         output = parse_output(out_dtype)
         variants = Variants((output,), (epilogue,), batch_invariant=batch_invariant)
-        shapes = list(cast("Iterable[tuple[int, int]]", what))
-        problems = [each for n, k in shapes for each in variants.problems(n, k, MAX_M if max_m is None else max_m)]
-        quantizers = all_quantizers((output,), [k for _, k in shapes])
+        of_groups = GroupedVariants(outputs=(output,), batch_invariant=batch_invariant)
+        shapes, most = list(cast("Iterable[tuple[int, ...]]", what)), MAX_M if max_m is None else max_m
+        problems: list[AnyProblem] = []
+        for shape in shapes:
+            if len(shape) not in (2, 3):
+                raise InputError(f"expected (N, K) of a weight or (G, N, K) of groups, got {shape}")
+            *groups, n, k = shape
+            problems += of_groups.problems(groups[0], n, k, most) if groups else variants.problems(n, k, most)
+        quantizers = all_quantizers((output,), [shape[-1] for shape in shapes])
         wanted = demand(problems, chips_named(CHIPS if chips is None else chips), quantizers)
     return make_ready(wanted, jobs=jobs, again=recompile, progress=progress, group=group, started=started)
 

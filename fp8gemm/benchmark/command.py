@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
+from fp8gemm.benchmark.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.benchmark.sweep import Sweep
 from fp8gemm.errors import InputError
@@ -102,6 +103,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"the host's time per call, by default M {HOST_M} and NxK {HOST_NK}; --measure-ms has no effect",
     )
+    what.add_argument(
+        "--grouped", action="store_true", help="grouped products and layers of experts, of sizes of their own"
+    )
+    parser.add_argument("--only", choices=GROUPED_PARTS, help="with --grouped, this part of them")
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each shape")
 
@@ -131,10 +136,15 @@ def check_options(options: argparse.Namespace) -> None:
         "--linear": options.linear,
         "--quantize": options.quantize,
         "--host": options.host,
+        "--grouped": options.grouped,
     }
     for mode, chosen in modes.items():
         if chosen and (options.pdl or options.floor):
             raise InputError(f"expected neither --pdl nor --floor beside {mode}")
+    if options.grouped and (options.m or options.nk):
+        raise InputError("expected neither --m nor --nk beside --grouped, whose sizes are its own")
+    if options.only and not options.grouped:
+        raise InputError(f"expected --grouped beside --only {options.only}")
 
 
 def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
@@ -209,11 +219,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:
     from fp8gemm.benchmark.graph import Bench, Rounds
-    from fp8gemm.benchmark.modes import host_mode, quantize_mode, suite_mode
+    from fp8gemm.benchmark.modes import grouped_mode, host_mode, quantize_mode, suite_mode
 
     rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds)
     if options.quantize:
         return quantize_mode(options, device, generator, rounds)
+    if options.grouped:
+        return grouped_mode(options, device, generator, rounds)
     shapes = shapes_of(options)
     if options.host:
         return host_mode(shapes, generator, rounds, options.rounds)

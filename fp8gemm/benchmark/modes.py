@@ -12,14 +12,21 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from fp8gemm import settings
-from fp8gemm.benchmark import host, quantize
+from fp8gemm.benchmark import grouped, host, quantize
 from fp8gemm.benchmark.graph import Bench, Rounds
+from fp8gemm.benchmark.grouped_cases import CASES as GROUPED_CASES
+from fp8gemm.benchmark.grouped_cases import SIZES_SEED, GroupedCase
+from fp8gemm.benchmark.grouped_peers import BF16, DEEP_GEMM, missing
 from fp8gemm.benchmark.quantize_cases import CASES, Size
 from fp8gemm.benchmark.report import Row, Shape
 from fp8gemm.benchmark.suite import Suite
 from fp8gemm.benchmark.summary import Statement
 from fp8gemm.benchmark.sweep import Measured, Printed
 from fp8gemm.driver.device import DeviceInfo
+from fp8gemm.families.grouped import kernel_request
+from fp8gemm.jit.parallel import build_many
+from fp8gemm.tuning.grouped import select_grouped
+from fp8gemm.tuning.hopper import chip_of_device
 
 S = TypeVar("S")
 R = TypeVar("R", bound=Measured)
@@ -86,6 +93,43 @@ def quantize_mode(
         lambda row: len(row.us) < len(CASES),
         heading,
         unit=" (M x K)",
+    )
+
+
+def grouped_mode(
+    options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator, rounds: Rounds
+) -> Mode[GroupedCase, grouped.GroupedRow]:
+    """Grouped products and layers of experts. Their kernels are compiled here, all at once."""
+    cases = [case for case in GROUPED_CASES if options.only in (None, case.part)]
+    chip = chip_of_device(device.name, device.num_sms)
+    problems = (problem for case in cases for problem in case.problems())
+    requests = [kernel_request(problem, select_grouped(problem, chip)) for problem in problems]
+    build_many(list(dict.fromkeys(requests)))
+    skipped = {} if options.no_peers else missing()
+    others = [] if options.no_peers else [name for name in (DEEP_GEMM, BF16) if name not in skipped]
+    bench = grouped.GroupedBench(
+        generator,
+        rounds,
+        chip,
+        l2_bytes=device.l2_bytes,
+        measure_us=1e3 * options.measure_ms,
+        others=others,
+    )
+    heading = {
+        "method": grouped.METHOD.format(rounds=options.rounds),
+        "pdl": settings.current().pdl,
+        "sizes_seed": SIZES_SEED,
+        "skipped": skipped,
+    }
+    return Mode(
+        cases,
+        grouped.GroupedTable(),
+        bench.measure,
+        [grouped.GATES],
+        lambda row: row.lacks,
+        heading,
+        skipped,
+        unit="",
     )
 
 

@@ -55,21 +55,35 @@ def schedule(m: int, n: int, k: int, *, l2_bytes: int, measure_us: float) -> Sch
     """A schedule whose FP8 operands exceed three times L2, where ``MAX_SETS`` sets of them can, and whose measurement
     takes about ``measure_us`` or one replay, whichever is longer."""
     set_bytes = (m + n) * k
-    expected_us = max(2 * m * n * k / _FLOPS_PER_US, (set_bytes + 2 * m * n) / _BYTES_PER_US)
-    return _schedule(set_bytes, expected_us, l2_bytes=l2_bytes, measure_us=measure_us)
+    us = expected_us(2 * m * n * k, set_bytes + 2 * m * n)
+    return _schedule(set_bytes, us, l2_bytes=l2_bytes, measure_us=measure_us)
 
 
 def schedule_bytes(moved: int, *, l2_bytes: int, measure_us: float) -> Schedule:
     """The same for a call that reads and writes so many bytes, which one operand set is then."""
-    return _schedule(moved, moved / _BYTES_PER_US, l2_bytes=l2_bytes, measure_us=measure_us)
+    return _schedule(moved, expected_us(0, moved), l2_bytes=l2_bytes, measure_us=measure_us)
 
 
 def _schedule(set_bytes: int, expected_us: float, *, l2_bytes: int, measure_us: float) -> Schedule:
-    sets = min(max(L2_MULTIPLE * l2_bytes // set_bytes + 1, MIN_SETS), MAX_SETS)
+    return schedule_sets(set_count(set_bytes, l2_bytes), expected_us, measure_us=measure_us)
+
+
+def set_count(set_bytes: int, l2_bytes: int) -> int:
+    """Operand sets of so many bytes that exceed three times L2, where ``MAX_SETS`` of them can."""
+    return min(max(L2_MULTIPLE * l2_bytes // set_bytes + 1, MIN_SETS), MAX_SETS)
+
+
+def schedule_sets(sets: int, expected_us: float, *, measure_us: float) -> Schedule:
+    """A schedule over so many operand sets, of calls that are expected to take so long."""
     expected_us = max(_FLOOR_US, expected_us)
     wanted = min(GRAPH_US / expected_us, MAX_CALLS_PER_GRAPH)
     calls = sets * max(math.ceil(wanted / sets), 1)
     return Schedule(sets, calls, max(round(measure_us / (calls * expected_us)), 1))
+
+
+def expected_us(flops: float, moved: float) -> float:
+    """Microseconds that so many floating-point operations or bytes take at least."""
+    return max(flops / _FLOPS_PER_US, moved / _BYTES_PER_US)
 
 
 def measure_in_turn(

@@ -23,11 +23,14 @@ class KernelParams(ctypes.Structure):
         c: device address of the matrix that is added.
         c_stride_m, c_stride_n: its strides, in elements.
         bias: device address of the row that is added to every row.
-        m: rows of A and of the output.
+        m: rows of A and of the output; where groups are masked, of each group.
         static_weights: nonzero lets a kernel read B and its scales before the previous grids have ended.
         b: device address of B, where a kernel reads it without a map.
         scales_a: device address of A's scales, where a kernel reads them without a map.
         scales_a_stride_m, scales_a_stride_k: their strides, in elements.
+        scales_a_stride_group: from a group's to the next one's, where groups are masked.
+        group_begins, group_ends: device addresses of int32s that say what belongs to each group.
+        k: columns of A and B, where groups are columns.
     """
 
     _fields_ = [
@@ -51,7 +54,11 @@ class KernelParams(ctypes.Structure):
         ("scales_a", ctypes.c_void_p),
         ("scales_a_stride_m", ctypes.c_int64),
         ("scales_a_stride_k", ctypes.c_int64),
-        ("_padding", ctypes.c_uint32 * 6),  # the size is a multiple of the alignment
+        ("scales_a_stride_group", ctypes.c_int64),
+        ("group_begins", ctypes.c_void_p),
+        ("group_ends", ctypes.c_void_p),
+        ("k", ctypes.c_uint32),
+        ("_padding", ctypes.c_uint32 * 15),  # the size is a multiple of the alignment
     ]
 
 
@@ -65,6 +72,9 @@ class QuantizeParams(ctypes.Structure):
         rows, k: of the codes.
         scales_pitch: from a K block's scales to the next one's.
         eps: of the norm.
+        counts: device address of the rows that there are of each group, out of ``rows``; 0 without groups.
+        x_group_stride: from group to group.
+        groups: how many; 0 without.
     """
 
     _fields_ = [
@@ -80,10 +90,31 @@ class QuantizeParams(ctypes.Structure):
         ("k", ctypes.c_uint32),
         ("scales_pitch", ctypes.c_uint32),
         ("eps", ctypes.c_float),
+        ("counts", ctypes.c_void_p),
+        ("x_group_stride", ctypes.c_int64),
+        ("groups", ctypes.c_uint32),
     ]
 
 
-_Params = TypeVar("_Params", KernelParams, QuantizeParams)
+class GroupRangesParams(ctypes.Structure):
+    """``GroupRangesParams`` as ``include/fp8gemm/kernels/group_ranges.cuh`` declares them.
+
+    Attributes:
+        indices: device address of the group of each row, int32.
+        begins, ends: device addresses of what is written for each group, int32.
+        rows, groups: how many there are.
+    """
+
+    _fields_ = [
+        ("indices", ctypes.c_void_p),
+        ("begins", ctypes.c_void_p),
+        ("ends", ctypes.c_void_p),
+        ("rows", ctypes.c_uint32),
+        ("groups", ctypes.c_uint32),
+    ]
+
+
+_Params = TypeVar("_Params", KernelParams, QuantizeParams, GroupRangesParams)
 
 
 @cache

@@ -10,7 +10,7 @@ from fp8gemm.driver.tensor_map import Swizzle, encode_2d, replace_address
 from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, encode_scales, pitch, request_label
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
-from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +32,7 @@ def kernel_request(problem: Problem, config: TileConfig) -> KernelRequest:
             *asdict(config).items(),
             ("shared_bytes", cta_shared_bytes(problem, config)),
             ("scaling", problem.scaling),
+            ("grouping", Grouping.NONE),
             ("output", problem.output),
             ("store", problem.store),
             *addends(problem),
@@ -99,7 +100,7 @@ class DenseKernel(GemmKernel):
         else:
             block.params.scales_b = scales_b.data_ptr()
         if self.problem.store is StoreKind.TMA:
-            self._encode_output(block.tensor_map_d, out)
+            encode_output(block.tensor_map_d, out, config, self.problem.output)
 
     def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
         replace_address(block.tensor_map_a, a)
@@ -109,17 +110,18 @@ class DenseKernel(GemmKernel):
         if self.problem.store is StoreKind.TMA:
             replace_address(block.tensor_map_d, out)
 
-    def _encode_output(self, destination: int, out: Tensor) -> None:
-        output = self.problem.output
-        box_rows, box_cols = staged_part(self.config)
-        encode_2d(
-            destination,
-            address=out.data_ptr(),
-            dtype=output.value,
-            inner=out.shape[1],
-            outer=out.shape[0],
-            outer_stride_bytes=pitch(out, multiple=16 // output.bytes) * output.bytes,
-            box_inner=box_cols,
-            box_outer=box_rows,
-            swizzle=_SWIZZLES[box_cols * output.bytes],
-        )
+
+def encode_output(destination: int, out: Tensor, config: TileConfig, output: OutputType) -> None:
+    """Of (rows, N), row-major: a box is a part that a warpgroup stages."""
+    box_rows, box_cols = staged_part(config)
+    encode_2d(
+        destination,
+        address=out.data_ptr(),
+        dtype=output.value,
+        inner=out.shape[1],
+        outer=out.shape[0],
+        outer_stride_bytes=pitch(out, multiple=16 // output.bytes) * output.bytes,
+        box_inner=box_cols,
+        box_outer=box_rows,
+        swizzle=_SWIZZLES[box_cols * output.bytes],
+    )

@@ -29,6 +29,8 @@ _UNITS_OF_ONE_ROW, _UNITS_OF_TWO_ROWS = 2**13, 2**15
 # 2.7 us, 3.0 with 16 warps).
 WARPS_OF_BLOCK = (8, 32)
 _FEW_BLOCKS = 132
+_MASKED_ROWS = 4
+"""Of a masked quantiser's warp, where there are more rows than warps; else it has one."""
 # Vectors of a thread of a norm: one where the latency of few rows counts (64x7168 2.5 us, 2.7 with two), more where
 # rows are many and wide (8192x7168 47 us, 69 with two).
 _VECTORS, _MANY_VECTORS = 2, 4
@@ -48,6 +50,11 @@ class QuantizeSource(Enum):
 
     PLAIN = "plain"
     SILU_MUL = "silu-mul"
+
+
+MASKED_CTAS_OF_SM = {QuantizeSource.PLAIN: 7, QuantizeSource.SILU_MUL: 5}
+"""How many CTAs of a masked quantiser an SM has room for, whatever it reads: registers bound them."""
+_SMS = 132
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,21 @@ def quantizer_of_rows(source: QuantizeSource, dtype: InputType, rows: int) -> Qu
 
     def grid(m: int, k: int) -> int:
         return _ceil_div(_ceil_div(m, rows) * _ceil_div(k, 2 * _BLOCK), _WARPS)
+
+    return Quantizer(request, _WARP * _WARPS, grid)
+
+
+def quantizer_of_masked(source: QuantizeSource, dtype: InputType) -> Quantizer:
+    """1x128 scales of as many rows of each group as its count says. M of a grid is all rows that there may be."""
+    request = KernelRequest(
+        label=f"quantize-masked-{source.value}-{dtype.value}",
+        header="fp8gemm/kernels/quantize_masked.cuh",
+        family="QuantizeMasked",
+        config=(("source", source), ("input", dtype), ("rows", _MASKED_ROWS), ("warps", _WARPS)),
+    )
+
+    def grid(m: int, k: int) -> int:
+        return min(_ceil_div(m * _ceil_div(k, 2 * _BLOCK), _WARPS), _SMS * MASKED_CTAS_OF_SM[source])
 
     return Quantizer(request, _WARP * _WARPS, grid)
 
@@ -183,6 +205,24 @@ class QuantizeKernel:
         if weight is not None:
             params.weight, params.eps = weight.data_ptr(), eps
         return BoundLaunch(self._launch, arguments, stream, self._grid(rows, k))
+
+    def bind_masked(self, x: Tensor, codes: Tensor, scales: Tensor, counts: Tensor, *, stream: int) -> BoundLaunch:
+        """As `bind`, for groups of which only some rows are there.
+
+        Args:
+            x: (G, max_m, K), or (G, max_m, 2K), its rows on 16-byte boundaries.
+            codes: (G, max_m, K) e4m3, contiguous, not empty.
+            scales: (G, max_m, ceil(K/128)) float32, MN-major in each group, groups packed.
+            counts: (G,) int32, contiguous.
+            stream: the CUstream.
+        """
+        arguments = Arguments(QuantizeParams)
+        params = arguments.params
+        groups, rows, k = codes.shape
+        params.x, params.codes, params.scales = x.data_ptr(), codes.data_ptr(), scales.data_ptr()
+        params.x_group_stride, params.x_stride, params.scales_pitch = x.stride(0), x.stride(1), scales.stride(2)
+        params.groups, params.rows, params.k, params.counts = groups, rows, k, counts.data_ptr()
+        return BoundLaunch(self._launch, arguments, stream, self._grid(groups * rows, k))
 
     def rebind(self, bound: BoundLaunch, *, x: int, codes: int, scales: int, stream: int) -> BoundLaunch:
         """A launch like ``bound``, of this kernel, for an input and outputs like its own at other device addresses."""

@@ -76,8 +76,8 @@ class SwapAbKernel(GemmKernel):
         self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock
     ) -> None:
         config = self.config
-        self._encode_codes(block.tensor_map_a, a, config.block_m)
-        self._encode_codes(block.tensor_map_b, b, config.block_n)
+        encode_blocks(block.tensor_map_a, a, config, config.block_m)
+        encode_blocks(block.tensor_map_b, b, config, config.block_n)
         params = block.params
         params.scales_a = scales_a.data_ptr()
         params.scales_a_stride_m, params.scales_a_stride_k = scales_a.stride()
@@ -87,20 +87,22 @@ class SwapAbKernel(GemmKernel):
         replace_address(block.tensor_map_a, a)
         block.params.scales_a = scales_a
 
-    def _encode_codes(self, destination: int, codes: Tensor, box_rows: int) -> None:
-        rows, k = codes.shape
-        if k % SCALE_BLOCK:
-            encode_codes(destination, codes, box_rows=box_rows)
-            return
-        encode_column_blocks(
-            destination,
-            address=codes.data_ptr(),
-            dtype="uint8",
-            columns=k,
-            rows=rows,
-            row_stride_bytes=pitch(codes, multiple=16),
-            block_columns=SCALE_BLOCK,
-            box_rows=box_rows,
-            box_blocks=self.config.blocks_per_stage,
-            swizzle="128B",
-        )
+
+def encode_blocks(destination: int, codes: Tensor, config: SwapAbConfig, box_rows: int) -> None:
+    """Of (rows, K): a box is ``box_rows`` rows of the K blocks of a stage, or of one if K is not whole blocks."""
+    rows, k = codes.shape
+    if k % SCALE_BLOCK:
+        encode_codes(destination, codes, box_rows=box_rows)
+        return
+    encode_column_blocks(
+        destination,
+        address=codes.data_ptr(),
+        dtype="uint8",
+        columns=k,
+        rows=rows,
+        row_stride_bytes=pitch(codes, multiple=16),
+        block_columns=SCALE_BLOCK,
+        box_rows=box_rows,
+        box_blocks=config.blocks_per_stage,
+        swizzle="128B",
+    )

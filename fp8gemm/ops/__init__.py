@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp8gemm.ops import grouped
 from fp8gemm.ops.fake import FAKES
 
 SCHEMAS = (
@@ -25,10 +26,10 @@ SCHEMAS = (
     "bool? batch_invariant, bool static_weights) -> Tensor",
     "gemm_out(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor? c, Tensor? bias, bool? batch_invariant, "
     "bool static_weights, *, Tensor(a!) out) -> ()",
-    "quantize_activation(Tensor x) -> (Tensor, Tensor)",
+    "quantize_activation(Tensor x, Tensor? counts=None) -> (Tensor, Tensor)",
     "quantize_activation_out(Tensor x, Tensor(a!) codes, Tensor(b!) scales) -> ()",
     "quantize_weight(Tensor w) -> (Tensor, Tensor)",
-    "quantize_silu_mul(Tensor x) -> (Tensor, Tensor)",
+    "quantize_silu_mul(Tensor x, Tensor? counts=None) -> (Tensor, Tensor)",
     "quantize_rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
     "quantize_add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",
 )
@@ -82,10 +83,10 @@ def _quantize_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:
 _IMPLEMENTATIONS: dict[str, Function] = {
     "gemm": _gemm,
     "gemm_out": _gemm_out,
-    "quantize_activation": lambda x: _module("quantize").quantize_activation(x),
+    "quantize_activation": lambda x, counts=None: _module("quantize").quantize_activation(x, counts=counts),
     "quantize_activation_out": _quantize_activation_out,
     "quantize_weight": lambda w: _module("quantize").quantize_weight(w),
-    "quantize_silu_mul": lambda x: _module("quantize").quantize_silu_mul(x),
+    "quantize_silu_mul": lambda x, counts=None: _module("quantize").quantize_silu_mul(x, counts=counts),
     "quantize_rms_norm": lambda x, weight, eps: _module("quantize").quantize_rms_norm(x, weight, eps=eps),
     "quantize_add_rms_norm": lambda x, residual, weight, eps: _module("quantize").quantize_add_rms_norm(
         x, residual, weight, eps=eps
@@ -114,12 +115,13 @@ def _tags() -> tuple[torch.Tag, ...]:
 
 def _register() -> torch.library.Library:
     library = torch.library.Library("fp8gemm", "DEF")
-    for schema in SCHEMAS:
+    implementations, fakes = {**_IMPLEMENTATIONS, **grouped.IMPLEMENTATIONS}, {**FAKES, **grouped.FAKES}
+    for schema in (*SCHEMAS, *grouped.SCHEMAS):
         name = library.define(schema, tags=_tags())
         for key in ("CPU", "CUDA"):
-            library.impl(name, _IMPLEMENTATIONS[name], key)
+            library.impl(name, implementations[name], key)
         library.impl(name, _inference_only(getattr(torch.ops.fp8gemm, name).default), "Autograd", with_keyset=True)
-        torch.library.register_fake(f"fp8gemm::{name}", FAKES[name], lib=library)
+        torch.library.register_fake(f"fp8gemm::{name}", fakes[name], lib=library)
     return library
 
 

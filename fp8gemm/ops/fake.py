@@ -18,9 +18,10 @@ from fp8gemm.scales import block_count, mn_major_pitch
 _FP8 = torch.float8_e4m3fn
 _INPUTS = (torch.bfloat16, torch.float16, torch.float32)
 _ADDENDS = (torch.bfloat16, torch.float32)
+_INTEGERS = (torch.int32, torch.int64)
 
 
-def _expect(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[Any, ...], meaning: str) -> None:
+def expect(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[Any, ...], meaning: str) -> None:
     """``tensor`` has one of ``dtypes`` and ``shape``, in which None is any size."""
     fits = tensor.dim() == len(shape) and all(
         wanted is None or size == wanted for size, wanted in zip(tensor.shape, shape, strict=True)
@@ -32,7 +33,7 @@ def _expect(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], shape: t
         )
 
 
-def _expect_depth(name: str, k: int) -> None:
+def expect_depth(name: str, k: int) -> None:
     if k < 16 or k % 16:
         raise InputError(f"{name}: expected K to be a multiple of 16 and at least 16, got K = {k}")
 
@@ -42,19 +43,19 @@ def _operands(
 ) -> tuple[int, int]:
     """M and N of a product, whose operands are checked."""
     fp32 = (torch.float32,)
-    _expect("b", b, (_FP8,), (None, None), "(N, K)")
+    expect("b", b, (_FP8,), (None, None), "(N, K)")
     n, k = b.shape
-    _expect_depth("b", k)
-    _expect("a", a, (_FP8,), (None, k), f"(M, K) with K = {k} as in b")
+    expect_depth("b", k)
+    expect("a", a, (_FP8,), (None, k), f"(M, K) with K = {k} as in b")
     m = a.shape[0]
-    _expect("scales_a", scales_a, fp32, (m, block_count(k)), f"(M, ceil(K/128)) = ({m}, {block_count(k)})")
+    expect("scales_a", scales_a, fp32, (m, block_count(k)), f"(M, ceil(K/128)) = ({m}, {block_count(k)})")
     rows = n if scales_b.dim() == 2 and scales_b.shape[0] == n else block_count(n)
     meaning = f"({block_count(n)}, {block_count(k)}) = (ceil(N/128), ceil(K/128)) or ({n}, {block_count(k)})"
-    _expect("scales_b", scales_b, fp32, (rows, block_count(k)), meaning)
+    expect("scales_b", scales_b, fp32, (rows, block_count(k)), meaning)
     if c is not None:
-        _expect("c", c, _ADDENDS, (m, n), f"(M, N) = ({m}, {n})")
+        expect("c", c, _ADDENDS, (m, n), f"(M, N) = ({m}, {n})")
     if bias is not None:
-        _expect("bias", bias, _ADDENDS, (n,), f"(N,) = ({n},)")
+        expect("bias", bias, _ADDENDS, (n,), f"(N,) = ({n},)")
     return m, n
 
 
@@ -88,7 +89,7 @@ def _gemm_out(
     out: Tensor,
 ) -> None:
     m, n = _operands(a, scales_a, b, scales_b, c, bias)
-    _expect("out", out, _INPUTS, (m, n), f"(M, N) = ({m}, {n})")
+    expect("out", out, _INPUTS, (m, n), f"(M, N) = ({m}, {n})")
 
 
 def _quantised(x: Tensor, m: int, k: int) -> tuple[Tensor, Tensor]:
@@ -97,47 +98,63 @@ def _quantised(x: Tensor, m: int, k: int) -> tuple[Tensor, Tensor]:
     return x.new_empty((m, k), dtype=_FP8), scales
 
 
-def _quantize_activation(x: Tensor) -> tuple[Tensor, Tensor]:
-    _expect("x", x, _INPUTS, (None, None), "(M, K)")
+def _masked(x: Tensor, counts: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Codes (G, max_m, K), and scales that are MN-major in each group."""
+    groups, max_m, _ = x.shape
+    expect("counts", counts, _INTEGERS, (groups,), f"(G,) = ({groups},)")
+    shape, pitch = (groups, max_m, block_count(k)), mn_major_pitch(max_m)
+    scales = x.new_empty_strided(shape, (shape[2] * pitch, 1, pitch), dtype=torch.float32)
+    return x.new_empty((groups, max_m, k), dtype=_FP8), scales
+
+
+def _quantize_activation(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    if counts is not None:
+        expect("x", x, _INPUTS, (None, None, None), "(G, max_m, K)")
+        expect_depth("x", x.shape[2])
+        return _masked(x, counts, x.shape[2])
+    expect("x", x, _INPUTS, (None, None), "(M, K)")
     m, k = x.shape
-    _expect_depth("x", k)
+    expect_depth("x", k)
     return _quantised(x, m, k)
 
 
 def _quantize_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:
-    _expect("x", x, _INPUTS, (None, None), "(M, K)")
+    expect("x", x, _INPUTS, (None, None), "(M, K)")
     m, k = x.shape
-    _expect_depth("x", k)
-    _expect("codes", codes, (_FP8,), (m, k), f"(M, K) = ({m}, {k})")
-    _expect("scales", scales, (torch.float32,), (m, block_count(k)), f"(M, ceil(K/128)) = ({m}, {block_count(k)})")
+    expect_depth("x", k)
+    expect("codes", codes, (_FP8,), (m, k), f"(M, K) = ({m}, {k})")
+    expect("scales", scales, (torch.float32,), (m, block_count(k)), f"(M, ceil(K/128)) = ({m}, {block_count(k)})")
 
 
 def _quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
-    _expect("w", w, _INPUTS, (None, None), "(N, K)")
+    expect("w", w, _INPUTS, (None, None), "(N, K)")
     n, k = w.shape
-    _expect_depth("w", k)
+    expect_depth("w", k)
     scales = w.new_empty((block_count(n), block_count(k)), dtype=torch.float32)
     return w.new_empty((n, k), dtype=_FP8), scales
 
 
-def _quantize_silu_mul(x: Tensor) -> tuple[Tensor, Tensor]:
-    _expect("x", x, _INPUTS, (None, None), "(M, 2K)")
-    m, twice_k = x.shape
+def _quantize_silu_mul(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    if counts is None:
+        expect("x", x, _INPUTS, (None, None), "(M, 2K)")
+    else:
+        expect("x", x, _INPUTS, (None, None, None), "(G, max_m, 2K)")
+    twice_k = x.shape[-1]
     if twice_k % 32 or twice_k < 32:
         raise InputError(f"x: expected 2K columns, K a multiple of 16 and at least 16, got {twice_k} columns")
-    return _quantised(x, m, twice_k // 2)
+    return _quantised(x, x.shape[0], twice_k // 2) if counts is None else _masked(x, counts, twice_k // 2)
 
 
 def _quantize_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     codes, scales = _quantize_activation(x)
     k = x.shape[1]
-    _expect("weight", weight, _INPUTS, (k,), f"(K,) = ({k},)")
+    expect("weight", weight, _INPUTS, (k,), f"(K,) = ({k},)")
     return codes, scales
 
 
 def _quantize_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     codes, scales = _quantize_rms_norm(x, weight, eps)
-    _expect("residual", residual, (x.dtype,), tuple(x.shape), f"{tuple(x.shape)}, that of x")
+    expect("residual", residual, (x.dtype,), tuple(x.shape), f"{tuple(x.shape)}, that of x")
     return codes, scales, x.new_empty(x.shape)
 
 

@@ -7,17 +7,28 @@ from fp8gemm.reference.gemm import (
     gemm_reference,
     round_to_nearest_even,
 )
-from fp8gemm.reference.quantize import add_rms_norm, quantize_blocks, quantize_rows, rms_norm, silu_mul
+from fp8gemm.reference.grouped import (
+    gemm_grouped_reference,
+    gemm_k_grouped_reference,
+    gemm_masked_reference,
+    row_ranges,
+)
+from fp8gemm.reference.quantize import add_rms_norm, keep_rows, quantize_blocks, quantize_rows, rms_norm, silu_mul
 
 __all__ = [
     "add_rms_norm",
     "dequantize_activation",
     "dequantize_weight",
+    "gemm_grouped_reference",
+    "gemm_k_grouped_reference",
     "gemm_magnitude",
+    "gemm_masked_reference",
     "gemm_reference",
+    "keep_rows",
     "quantize_blocks",
     "quantize_rows",
     "rms_norm",
     "round_to_nearest_even",
+    "row_ranges",
     "silu_mul",
 ]

@@ -41,6 +41,13 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
+def keep_rows(x: Tensor, counts: Tensor) -> Tensor:
+    """``x`` (G, max_m, K) with zeros for what lies past the first ``counts`` (G,) rows of each group, NaN or not."""
+    rows = torch.arange(x.shape[1], device=x.device)
+    return torch.where((rows < counts[:, None])[:, :, None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+@torch.no_grad()
 def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     """One scale per 128x128 block of (N, K); codes (N, K), multipliers (ceil(N/128), ceil(K/128)), both contiguous."""
     return _quantize(w, rows_per_scale=_BLOCK)

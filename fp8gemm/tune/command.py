@@ -17,8 +17,10 @@ from fp8gemm.benchmark.command import DEFAULT_M, DEFAULT_NK, DEVICE, EXIT_FAILED
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.errors import InputError
 from fp8gemm.tune import report
+from fp8gemm.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
+from fp8gemm.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
 from fp8gemm.tune.results import Results, Row, merged, recorded_seed
-from fp8gemm.tune.shapes import layers, random_shapes, rows, shapes
+from fp8gemm.tune.shapes import grouped_layers, layers, random_shapes, rows, shapes
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
 from fp8gemm.tuning.select import Config, eligible_configs, select_config
@@ -41,6 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nk", type=layers, metavar="NxK,...", help=f"every one with every --m, default {DEFAULT_NK}")
     parser.add_argument("--shapes", type=shapes, metavar="MxNxK,...", help="these shapes")
     parser.add_argument("--random", type=parse_positive, metavar="COUNT", help="so many random shapes, by --seed")
+    parser.add_argument(
+        "--grouped",
+        type=grouped_layers,
+        default=[],
+        metavar="GxNxK,...",
+        help=f"instead: grouped products, about --m rows in a group, default {DEFAULT_GROUPED_M}; for the report alone",
+    )
+    parser.add_argument(
+        "--layout",
+        type=layouts,
+        default=LAYOUTS,
+        metavar="NAME,...",
+        help="of --grouped: contiguous, masked; default both",
+    )
     parser.add_argument("--seed", type=int, help="of random shapes and operands, default that of --results, or fresh")
     parser.add_argument(
         "--candidates",
@@ -72,11 +88,12 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print and write. 0; 1 if a candidate failed; 2 without a Hopper GPU.
 
     Raises:
-        InputError: a file is not what the option takes.
+        InputError: a file is not what the option takes, or options exclude each other.
         LostDeviceError: a kernel has broken the CUDA context; what was measured is written.
     """
     from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
 
+    _check_grouped(options)
     diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
         print(f"tune: {diagnosis.message}", file=sys.stderr)
@@ -103,6 +120,13 @@ def run(options: argparse.Namespace) -> int:
     }
     if not options.json:
         print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=1e3 * options.measure_ms)
+    if options.grouped:
+        sizes = options.m or rows(DEFAULT_GROUPED_M)
+        of_groups = plan_grouped(options.grouped, sizes, options.layout, chip, options.candidates)
+        with torch.cuda.device(DEVICE):
+            return EXIT_FAILED if run_grouped(of_groups, tuner, heading, options) else 0
     problems = [
         replace(packed_problem(shape.m, shape.n, shape.k), static_weights=options.static_weights)
         for shape in chosen_shapes(options, seed)
@@ -110,13 +134,6 @@ def run(options: argparse.Namespace) -> int:
     work = [plan_work(problem, chip, options.candidates) for problem in problems]
     output = Output(Results(heading, options.results), options.table, heading)
     with torch.cuda.device(DEVICE):
-        tuner = Tuner(
-            device,
-            chip,
-            torch.Generator(DEVICE).manual_seed(seed),
-            rounds=options.rounds,
-            measure_us=1e3 * options.measure_ms,
-        )
         _measure(work, tuner, output, options)
     summary = report.Summary.of(output.rows)
     left_out = len(work) - len(output.rows)
@@ -125,6 +142,18 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"\n{summary}" + (f"\n{left_out} shapes left out, the budget was used up" if left_out else ""))
     return EXIT_FAILED if summary.failed else 0
+
+
+def _check_grouped(options: argparse.Namespace) -> None:
+    """Whether options are given that grouped products have no use for.
+
+    Raises:
+        InputError: some are.
+    """
+    names = ("nk", "shapes", "random", "peer", "results", "table", "static_weights")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    if options.grouped and given:
+        raise InputError(f"expected none of these beside --grouped, got {', '.join(given)}")
 
 
 @dataclass(frozen=True)

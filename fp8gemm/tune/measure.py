@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -71,6 +71,9 @@ class Tuner:
         rounds: measurements per candidate.
         measure_us: length of one.
         warm_seconds: load before those of a shape.
+
+    Attributes:
+        device, chip, generator, measure_us: as above.
     """
 
     def __init__(
@@ -83,8 +86,8 @@ class Tuner:
         measure_us: float,
         warm_seconds: float = 0.03,
     ) -> None:
-        self._device, self._chip, self._generator = device, chip, generator
-        self._rounds, self._measure_us, self._warm_seconds = rounds, measure_us, warm_seconds
+        self.device, self.chip, self.generator = device, chip, generator
+        self._rounds, self.measure_us, self._warm_seconds = rounds, measure_us, warm_seconds
 
     def measure(self, problem: Problem, configs: Sequence[Config], *, peer: bool) -> Measured:
         """Time these configs, and the peer if asked for, in turn.
@@ -92,22 +95,41 @@ class Tuner:
         Raises:
             LostDeviceError: a kernel ended the context.
         """
-        if torch.cuda.memory_reserved() > _CACHED_BYTES:
-            torch.cuda.empty_cache()
+        self.make_room()
         m, n, k = problem.m, problem.n, problem.k
-        plan = schedule(m, n, k, l2_bytes=self._device.l2_bytes, measure_us=self._measure_us)
-        operands = _OperandSets(problem, plan, self._device, self._generator)
+        plan = schedule(m, n, k, l2_bytes=self.device.l2_bytes, measure_us=self.measure_us)
+        operands = _OperandSets(problem, plan, self.device, self.generator)
         makers: dict[str, Callable[[], list[Call]]] = {
             config.label: partial(self._calls, problem, config, operands) for config in configs
         }
         if peer:
             makers[PEER] = operands.peer_calls
+        return self.in_turn(makers, lambda label, call: operands.check(call, is_peer=label == PEER), plan)
+
+    def make_room(self) -> None:
+        """Before operands are made: give back memory that torch keeps of earlier shapes, if it is much."""
+        if torch.cuda.memory_reserved() > _CACHED_BYTES:
+            torch.cuda.empty_cache()
+
+    def in_turn(
+        self, makers: Mapping[str, Callable[[], list[Call]]], check: Callable[[str, Call], None], plan: Schedule
+    ) -> Measured:
+        """Time what can be made and checked, in turn.
+
+        Args:
+            makers: by label, from which the calls come, one per operand set.
+            check: raises unless the first call's result is right.
+            plan: how.
+
+        Raises:
+            LostDeviceError: a kernel ended the context.
+        """
         timers: dict[str, Timer] = {}
         failed: dict[str, str] = {}
         for label, make in makers.items():
             try:
                 calls = make()
-                operands.check(calls[0], is_peer=label == PEER)
+                check(label, calls[0])
                 timers[label] = GraphTimer(calls, plan)
             except Exception as error:  # NOTE: whatever one candidate raises must not end the others' run
                 failed[label] = describe(error)
@@ -124,8 +146,8 @@ class Tuner:
         kernel = load_kernel(
             problem,
             config,
-            device_index=self._device.index,
-            num_sms=self._chip.num_sms,
+            device_index=self.device.index,
+            num_sms=self.chip.num_sms,
             programmatic=problem.static_weights,
         )
         return operands.calls(kernel)
@@ -197,10 +219,10 @@ class _OperandSets:
             torch.cuda.synchronize()  # other scales make another product; a failed launch is to be noticed here, though
             return
         if self._expected is None:
-            _require_close(out, self._product, MAX_RELATIVE_ERROR, "the bfloat16 product")
+            require_close(out, self._product, MAX_RELATIVE_ERROR, "the bfloat16 product")
             self._expected = self._product.copy_(out)  # in its memory: neither is small
         else:
-            _require_close(out, self._expected, MAX_DIFFERENCE, "the first config's result")
+            require_close(out, self._expected, MAX_DIFFERENCE, "the first config's result")
 
 
 def _rotated(codes: Tensor, rows: int) -> Tensor:
@@ -208,7 +230,10 @@ def _rotated(codes: Tensor, rows: int) -> Tensor:
     return codes.view(torch.int64).roll(rows, 0).view(codes.dtype)
 
 
-def _require_close(out: Tensor, expected: Tensor, limit: float, name: str) -> None:
+def require_close(out: Tensor, expected: Tensor, limit: float, name: str) -> None:
+    """Raises:
+    WrongResultError: some rows differ by more than the limit, as a relative Frobenius norm.
+    """
     rows = max(_CHUNK // out.shape[1], 1)
     for part, right in zip(out.split(rows), expected.split(rows), strict=True):
         error = relative_error(part, right)

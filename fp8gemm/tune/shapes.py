@@ -6,7 +6,7 @@ import argparse
 import math
 import random
 
-from fp8gemm.benchmark.command import parse_m, parse_mnk, parse_nk
+from fp8gemm.benchmark.command import parse_m, parse_mnk, parse_nk, parse_positive
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.problem import Problem
@@ -29,6 +29,18 @@ def layers(text: str) -> list[tuple[int, int]]:
     for n, k in pairs:
         require_problem(1, n, k)
     return pairs
+
+
+def grouped_layers(text: str) -> list[tuple[int, int, int]]:
+    """``"256x4096x7168,..."``, G x N x K, each what weights of groups can have."""
+    found = []
+    for part in text.split(","):
+        sizes = part.lower().split("x")
+        if len(sizes) != 3:
+            raise argparse.ArgumentTypeError(f"expected GxNxK, such as 256x4096x7168, got {part!r}")
+        groups, n, k = map(parse_positive, sizes)
+        found.append((groups, n, k))
+    return found
 
 
 def shapes(text: str) -> list[Shape]:

@@ -139,9 +139,15 @@ def shared_bytes(
     store: StoreKind,
     output: OutputType = OutputType.BFLOAT16,
     scaling: Scaling = Scaling.BLOCK,
+    *,
+    padding_bytes: int = 0,
 ) -> int:
-    """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same."""
-    size = align(config.stages * (config.stage_bytes(scaling) + 2 * BARRIER_BYTES), 1024)
+    """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same.
+
+    ``padding_bytes`` are between what arrives with one K block and with the next.
+    """
+    of_stage = config.stage_bytes(scaling) + config.warpgroups_k * padding_bytes
+    size = align(config.stages * (of_stage + 2 * BARRIER_BYTES), 1024)
     if config.warpgroups_k > 1:
         size += config.block_m * config.block_n * 4 // 2  # half of a tile's sums change hands at a time
     if store is StoreKind.TMA:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from fp8gemm.errors import InputError
+from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
@@ -16,6 +17,14 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
 from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows
+
+
+@dataclass(frozen=True)
+class GroupedCost:
+    """What grouped products are taken to cost."""
+
+    total_us: float
+
 
 AnyCost = Cost | SwapAbCost
 Costs = Mapping[Config, AnyCost]
@@ -32,7 +41,7 @@ class Explanation:
         problem, chip: what it was made for.
         legal: how many configs there were to choose from.
         source: ``MODEL`` or ``TABLE``.
-        configs: the winner, and the best of the others of its orientation by prediction.
+        configs: the winner, and the best of the others by prediction: of its orientation, of grouped products of both.
         costs: theirs, with M counted as the choice counts it.
         facts: rows of one value, of the problem and the chip.
         rows: rows of one value per config.
@@ -40,12 +49,12 @@ class Explanation:
             config that is predicted slower loses to; what the other orientation would take.
     """
 
-    problem: Problem
+    problem: Problem | GroupedProblem
     chip: Chip
     legal: int
     source: str
     configs: tuple[Config, ...]
-    costs: tuple[AnyCost, ...]
+    costs: tuple[AnyCost | GroupedCost, ...]
     facts: tuple[Row, ...]
     rows: tuple[Row, ...]
     verdict: tuple[str, ...]
@@ -99,7 +108,7 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
         costs=shown_costs,
         facts=facts,
         rows=tuple(config_rows(problem, chip, shown, shown_costs)),
-        verdict=(_bound({fact.name: fact.values[0] for fact in facts}), *choice),
+        verdict=(bound_sentence({fact.name: fact.values[0] for fact in facts}), *choice),
     )
 
 
@@ -119,10 +128,11 @@ def _other_orientation(winner: Config, costs: Costs) -> list[str]:
         if isinstance(winner, SwapAbConfig)
         else "swapped orientation, weights on the 64-row side,"
     )
-    return [f"The {name} would take {_us(costs[best].total_us)} at best, with {best.label}."]
+    return [f"The {name} would take {in_us(costs[best].total_us)} at best, with {best.label}."]
 
 
-def _bound(facts: Mapping[str, Value]) -> str:
+def bound_sentence(facts: Mapping[str, Value]) -> str:
+    """Whether the tensor cores or the memory are the limit, by facts that `roofline_facts` are among."""
     have, need, tensor, dram = (
         float(facts[name]) for name in ("intensity", "chip_intensity", "tensor_bound", "dram_bound")
     )
@@ -132,8 +142,8 @@ def _bound(facts: Mapping[str, Value]) -> str:
 
 def _measured(winner: Config, least: Config, costs: Costs) -> str:
     return (
-        f"{winner.label} was measured, from a table; {_us(costs[winner].total_us)} are predicted for it. "
-        f"The model alone would choose {least.label}, predicted {_us(costs[least].total_us)}."
+        f"{winner.label} was measured, from a table; {in_us(costs[winner].total_us)} are predicted for it. "
+        f"The model alone would choose {least.label}, predicted {in_us(costs[least].total_us)}."
     )
 
 
@@ -141,8 +151,8 @@ def _predicted(winner: Config, costs: Costs) -> str:
     total, parts = costs[winner].total_us, _parts(costs[winner])
     largest = max(parts, key=lambda name: parts[name])
     return (
-        f"{winner.label} has the least predicted cost of {len(costs)} legal configs, {_us(total)}; "
-        f"its largest term is {largest}, {_us(parts[largest])} ({parts[largest] / total:.0%})."
+        f"{winner.label} has the least predicted cost of {len(costs)} legal configs, {in_us(total)}; "
+        f"its largest term is {largest}, {in_us(parts[largest])} ({parts[largest] / total:.0%})."
     )
 
 
@@ -159,11 +169,12 @@ def _lost(problem: Problem, winner: Config, loser: Config, costs: Costs, chip: C
     own = _parts(costs[winner])
     excess = {name: us - own[name] for name, us in _parts(costs[loser]).items()}
     worst = sorted((name for name in excess if excess[name] > 0), key=lambda name: -excess[name])[:2]
-    why = ", ".join(f"{name} is {_us(excess[name])} longer" for name in worst) or "no single term is longer"
-    return f"{loser.label} loses by {_us(more)} ({more / costs[winner].total_us:.1%}): {why}."
+    why = ", ".join(f"{name} is {in_us(excess[name])} longer" for name in worst) or "no single term is longer"
+    return f"{loser.label} loses by {in_us(more)} ({more / costs[winner].total_us:.1%}): {why}."
 
 
-def _us(value: float) -> str:
+def in_us(value: float) -> str:
+    """A time as sentences have it."""
     return f"{value:,.2f} us"
 
 

@@ -56,6 +56,15 @@ class Scaling(Enum):
     ROW = "1d1d"  # one per row and 128 columns, as A has: weight gradients
 
 
+class Grouping(Enum):
+    """What a group is. Members carry the names of ``fp8gemm::Grouping`` on the device."""
+
+    NONE = "none"  # one product
+    CONTIGUOUS = "contiguous"  # rows of A and of the output, group after group
+    MASKED = "masked"  # the first rows of as many as each group has room for
+    COLUMNS = "columns"  # columns of A and B, each group with an output of its own
+
+
 class StoreKind(Enum):
     """How the output reaches global memory. Members carry the names of ``fp8gemm::StoreKind`` on the device."""
 

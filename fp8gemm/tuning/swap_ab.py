@@ -93,13 +93,18 @@ class SwapAbConfig:
 @lru_cache(maxsize=4096)
 def shared_bytes(config: SwapAbConfig, k: int) -> int:
     """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same."""
+    return align(used_bytes(config, k), 1024)
+
+
+def used_bytes(config: SwapAbConfig, k: int) -> int:
+    """Of that, what its parts take up to the end of the last one, a multiple of 16."""
     ring = config.stages * (config.stage_bytes + 2 * BARRIER_BYTES)
     products = config.steps(k) * config.blocks_per_stage * config.block_m * 4
     shares = config.split_k * config.blocks_per_stage
     piece = _piece_cols(config)
     cols = -(-config.block_n // (piece * config.split_k)) * piece
     sums = shares * config.block_m * (align(cols, 4) + 4) * 4
-    return align(align(align(ring, 1024) + products, 16) + align(sums + BARRIER_BYTES, 16), 1024)
+    return align(align(ring, 1024) + products, 16) + align(sums + BARRIER_BYTES, 16)
 
 
 def violations(config: SwapAbConfig, k: int, scaling: Scaling = Scaling.BLOCK) -> list[str]:

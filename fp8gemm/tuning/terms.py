@@ -24,6 +24,12 @@ OUTPUT = "tiles of the output"
 COST = "predicted cost"
 """Groups of rows. Terms of the model name their own; those that do not belong to the last."""
 
+COUNTED_M = "M as choice and costs count it: 8 to 128 in eight steps, then in steps of 64"
+STORE = "tma if rows of the packed output are multiples of 16 bytes"
+
+Fact = tuple[str, str, str, Value]
+"""Name, unit, formula and value of a row that does not depend on the config."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -46,18 +52,22 @@ class Row:
 
 def fact_rows(problem: Problem, counted: Problem, chip: Chip) -> Iterator[Row]:
     """What does not depend on the config. ``counted`` is the problem as the choice counts its rows."""
-    flops_per_us = 2.0 * TENSOR_MACS_PER_CYCLE * chip.num_sms * chip.max_clock_mhz
-    facts: list[tuple[str, str, str, Value]] = [
-        (
-            "counted_m",
-            "rows",
-            "M as choice and costs count it: 8 to 128 in eight steps, then in steps of 64",
-            counted.m,
-        ),
+    facts: list[Fact] = [
+        ("counted_m", "rows", COUNTED_M, counted.m),
         ("k_blocks", "", "ceil(K / 128)", problem.k_blocks),
         ("flops", "FLOP", "2 * M * N * K", problem.flops),
         ("bytes", "bytes", "operands and scales read once, the output written once", problem.bytes),
-        ("store", "", "tma if rows of the packed output are multiples of 16 bytes", problem.store.value),
+        ("store", "", STORE, problem.store.value),
+        *roofline_facts(problem.flops, problem.bytes, chip),
+    ]
+    for name, unit, formula, value in facts:
+        yield Row(FACTS, name, unit, formula, (value,))
+
+
+def roofline_facts(flops: int, moved: int, chip: Chip) -> list[Fact]:
+    """The chip, and what bounds so many operations and bytes on it."""
+    flops_per_us = 2.0 * TENSOR_MACS_PER_CYCLE * chip.num_sms * chip.max_clock_mhz
+    return [
         ("num_sms", "", "of the chip", chip.num_sms),
         ("l2_bytes", "bytes", "of the chip", chip.l2_bytes),
         (
@@ -67,18 +77,16 @@ def fact_rows(problem: Problem, counted: Problem, chip: Chip) -> Iterator[Row]:
             flops_per_us / 1e6,
         ),
         ("dram_rate", "TB/s", "that a copy reaches", chip.dram_bytes_per_us / 1e6),
-        ("intensity", "FLOP/byte", "flops / bytes", problem.flops / problem.bytes),
+        ("intensity", "FLOP/byte", "flops / bytes", flops / moved),
         ("chip_intensity", "FLOP/byte", "tensor_rate / dram_rate", flops_per_us / chip.dram_bytes_per_us),
-        ("tensor_bound", "us", "flops / tensor_rate", problem.flops / flops_per_us),
+        ("tensor_bound", "us", "flops / tensor_rate", flops / flops_per_us),
         (
             "dram_bound",
             "us",
             "bytes / dram_rate; none is faster than the longer of both",
-            problem.bytes / chip.dram_bytes_per_us,
+            moved / chip.dram_bytes_per_us,
         ),
     ]
-    for name, unit, formula, value in facts:
-        yield Row(FACTS, name, unit, formula, (value,))
 
 
 def config_rows(

@@ -12,28 +12,19 @@ import pytest
 import torch
 
 from tests.cache_faults import FAULTS, needs_gpu
-from tests.gpu.faults.runner import PASSED, Outcome, run, table
+from tests.gpu.faults.outcomes import put_down, require_passed, run_alone
+from tests.gpu.faults.runner import Outcome
 from tests.gpu.faults.table import Fault
-from tests.mutations.report import write_report
 
 
 @pytest.fixture(scope="module")
 def outcomes(device: torch.device, say: Callable[[str], None]) -> Iterator[list[Outcome]]:
-    """Where each fault's outcome is put down; the table is drawn at the end."""
-    found: list[Outcome] = []
-    yield found
-    tests, seconds = sum(each.tests for each in found), sum(each.seconds for each in found)
-    say(f"cache faults: {len(found)} of {len(FAULTS)}, {tests} tests passed in their own processes, {seconds:.0f} s")
-    say(table(found))
-    if len(found) == len(FAULTS):
-        write_report("cache-faults-h200.json", device, faults=[each.row for each in found])
+    with put_down("cache-faults", FAULTS, device, say) as found:
+        yield found
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.number:02d}")
 def test_cache_fault(fault: Fault, outcomes: list[Outcome], seed: int) -> None:
-    torch.cuda.empty_cache()  # what this process keeps, the other one cannot have
-    outcome = run(fault, seed=seed)
-    outcomes.append(outcome)
-    assert outcome.result.startswith(PASSED), f"fault {fault.number}, {fault.what}: {outcome.result}\n{outcome.detail}"
-    assert outcome.tests > 0
+    outcome = run_alone(fault, outcomes, seed=seed)
+    require_passed(outcome)
     assert "GPU" not in outcome.result or not needs_gpu(fault), "what needs a GPU has one here"

@@ -118,8 +118,9 @@ def test_bad_arguments_are_refused_before_anything_is_compiled(cache: Path) -> N
 
 
 def test_the_command_from_nothing_and_again(cache: Path) -> None:
-    """With the real kernels of a small shape; the second has them without NVRTC."""
+    """With the real kernels of a small shape, and of groups of it; the second has them without NVRTC."""
     arguments = ("--nk", "128x128", "--max-m", "8", "--calls", "layer", "--chip", "h200", "--json")
+    arguments += ("--grouped", "2x128x128")
     runs = []
     for _ in range(2):
         done = subprocess.run(

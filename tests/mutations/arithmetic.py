@@ -15,9 +15,9 @@ _LONG = (f"{_GEMM}::test_positive_data_over_long_k[7-2112-16384]",)
 _SUBNORMAL = (f"{_GEMM}::test_extreme_scales_everywhere[1.1754943508222875e-38-333-2112-1040]",)
 
 
-_K_LOOP = "for (uint32_t step = 0; step < Shape::kNumSteps; ++step) {\n"
+_K_LOOP = "for (uint32_t step = 0; step < tile.steps(); ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
-_LAST_STEP = "minimum(step, Shape::kNumSteps - 1)"
+_LAST_STEP = "minimum(step, tile.steps() - 1)"
 
 _STARTS = "uint32_t wave_of_chunk, Flight (&flights)[kInFlight]) {"
 _ACCUMULATORS_TOSTART = (
@@ -34,7 +34,7 @@ _PROMOTE_AT_THE_END = f"""\
             }}
 {PROMOTE}        }}
 """
-_ALL_OF_K = "        multiply_up_to<kBorderRange>(accumulators);\n"
+_ALL_OF_K = "        multiply_up_to<kBorderRange>(steps, accumulators);\n"
 
 MUTANTS = (
     Mutant(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutations import (
     arithmetic,
     epilogue,
+    grouped,
+    groups,
     lifetime,
     pipeline,
     placement,
@@ -26,6 +28,8 @@ MUTANTS = (
     + lifetime.MUTANTS
     + swap_ab.MUTANTS
     + swap_ab_order.MUTANTS
+    + groups.MUTANTS
+    + grouped.MUTANTS
     + quantize.MUTANTS
 )
 GPU_MUTANTS = tuple(mutant for mutant in MUTANTS if mutant.gpu)

@@ -113,7 +113,7 @@ _ADDED = (
             Edit(
                 _ADDENDS,
                 "bias_.add(fragment_, tile, part, accumulators);",
-                "bias_.add(fragment_, {0, 0}, part, accumulators);",
+                "bias_.add(fragment_, Tile{}, part, accumulators);",
             ),
         ),
         _ADDENDS_OF_16_BITS,
@@ -155,7 +155,7 @@ _TMA_STORE = (
     Mutant(
         "warpgroups-store-one-place",
         "both warpgroups' rows are stored at those of the first",
-        (Edit(_TMA, "tile.m * Shape::kBlockM + origin.row", "tile.m * Shape::kBlockM"),),
+        (Edit(_TMA, "tile.row_of_d() + origin.row", "tile.row_of_d()"),),
         under("128x128"),
     ),
     Mutant(
@@ -181,7 +181,7 @@ _PREDICATED_STORE = (
     Mutant(
         "rows-not-checked",
         "the predicated store writes rows past the last one",
-        (Edit(_PREDICATED, "if (row < m_) {", "{"),),
+        (Edit(_PREDICATED, "if (row < end) {", "{"),),
         _GUARDS,
         RACE,
         sample="predicated",

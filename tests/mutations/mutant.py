@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
+from fp8gemm.families import grouped
 from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.families.group_ranges import GROUP_RANGES
 from fp8gemm.families.quantize import (
     InputType,
     QuantizeSource,
@@ -15,7 +18,8 @@ from fp8gemm.families.quantize import (
 )
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
@@ -73,6 +77,11 @@ def _product(problem: Problem, config: Config) -> Sample:
     return Sample(kernel_request(problem, config))
 
 
+def _grouped(grouping: Grouping, config: Config, groups: int = 5, **others: Any) -> Sample:
+    problem = GroupedProblem(grouping, groups, 1, _PROBLEM.n, _PROBLEM.k, **others)
+    return Sample(grouped.kernel_request(problem, config))
+
+
 def _rows(source: QuantizeSource, rows: int) -> Sample:
     return Sample(quantizer_of_rows(source, _INPUT, rows).request)
 
@@ -115,6 +124,14 @@ SAMPLES = {
     "swapped_predicated": _product(
         replace(_PROBLEM, n=577, store=StoreKind.PREDICATED, c=Addend.FLOAT32, bias=Addend.BFLOAT16), _SWAPPED
     ),
+    "grouped": _grouped(Grouping.CONTIGUOUS, _TILE),
+    "grouped_predicated": _grouped(Grouping.CONTIGUOUS, _TILE, store=StoreKind.PREDICATED),
+    "grouped_masked": _grouped(Grouping.MASKED, _TILE),
+    "grouped_columns": _grouped(Grouping.COLUMNS, _TILE, output=OutputType.FLOAT32, c=Addend.FLOAT32),
+    "grouped_swapped": _grouped(Grouping.CONTIGUOUS, _SWAPPED),
+    "grouped_swapped_many": _grouped(Grouping.CONTIGUOUS, _SWAPPED, 512),
+    "grouped_swapped_masked": _grouped(Grouping.MASKED, _SWAPPED),
+    "group_ranges": Sample(GROUP_RANGES),
     "quantize_rows": _rows(QuantizeSource.PLAIN, 4),
     "quantize_silu_mul": _rows(QuantizeSource.SILU_MUL, 4),
     "quantize_blocks": Sample(quantizer_of_blocks(_INPUT, 8).request),

@@ -195,7 +195,7 @@ _DEADLOCKS = (
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
-        Edit(_MULTIPLY, "while (k_block < Shape::kNumSteps) {", "while (k_block + kShortChunk <= Shape::kNumSteps) {"),
+        Edit(_MULTIPLY, "while (k_block < steps) {", "while (k_block + kShortChunk <= steps) {"),
     ),
     race(
         "end-of-k-overlooked",

@@ -91,7 +91,7 @@ _LOADS = (
     Mutant(
         "loader-of-the-next-rows",
         "the rows of A come from the tile below",
-        (Edit(_LOAD, "row_a = tile.m * Shape::kBlockM;", "row_a = (tile.m + 1) * Shape::kBlockM;"),),
+        (Edit(_LOAD, "row_a = tile.row_of_a();", "row_a = tile.row_of_a() + Shape::kBlockM;"),),
         _EXACT,
     ),
     Mutant(

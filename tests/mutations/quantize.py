@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutations.mutant import RACE, Caught, Edit, Mutant, race
 
-_ENCODE, _LANES, _SOURCE, _FLOAT = (
+_WARP, _ENCODE, _LANES, _SOURCE, _FLOAT = (
+    "quantize/rows_of_warp.cuh",
     "quantize/encode.cuh",
     "quantize/lanes.cuh",
     "quantize/source.cuh",
@@ -46,7 +47,7 @@ _ARITHMETIC = (
     Mutant(
         "largest-of-two-blocks",
         "the two K blocks of a warp share the larger one's scale",
-        (Edit(_ROWS, "largest_of_lanes<kLanesPerBlock>", "largest_of_lanes<32>"),),
+        (Edit(_WARP, "largest_of_lanes<kLanesPerBlock>", "largest_of_lanes<32>"),),
         _SAME,
         sample="quantize_rows",
     ),
@@ -134,7 +135,7 @@ _PLACES = (
     Mutant(
         "columns-past-k-read",
         "values past the end of a row count in its last block",
-        (Edit(_ROWS, "(inside && i < rows) {\n                raw", "(i < rows) {\n                raw"),),
+        (Edit(_WARP, "(inside && i < rows) {\n                raw", "(i < rows) {\n                raw"),),
         _around("rows"),
         _WRONG_OR_FAULT,
         sample="quantize_rows",
@@ -142,7 +143,7 @@ _PLACES = (
     Mutant(
         "codes-past-the-last-row",
         "a warp writes the codes of all its rows, even of those that are not there",
-        (Edit(_ROWS, "(inside && i < rows) {\n                const", "(inside) {\n                const"),),
+        (Edit(_WARP, "(inside && i < rows) {\n                const", "(inside) {\n                const"),),
         _around("rows"),
         _WRONG_OR_FAULT,
         sample="quantize_rows",
@@ -150,7 +151,7 @@ _PLACES = (
     Mutant(
         "scales-past-the-last-row",
         "a warp writes scales between the last row's and the next column",
-        (Edit(_ROWS, "(i < rows) {\n                dest", "(i < kRows) {\n                dest"),),
+        (Edit(_WARP, "(i < rows) {\n                dest", "(i < kRows) {\n                dest"),),
         _around("rows"),
         _WRONG_OR_FAULT,
         sample="quantize_rows",
@@ -158,14 +159,14 @@ _PLACES = (
     Mutant(
         "scales-of-both-blocks-in-one-column",
         "both halves of a warp write their scales to the first one's column",
-        (Edit(_ROWS, "(col / kBlockCols) * params.scales_pitch", "(col / kWarpCols * 2) * params.scales_pitch"),),
+        (Edit(_WARP, "(col / kBlockCols) * params.scales_pitch", "(col / kColsOfWarp * 2) * params.scales_pitch"),),
         _around("rows"),
         sample="quantize_rows",
     ),
     Mutant(
         "scales-at-the-pitch-of-rows",
         "columns of scales are as far apart as there are rows, without the padding",
-        (Edit(_ROWS, "* params.scales_pitch + first_row,", "* params.rows + first_row,"),),
+        (Edit(_WARP, "* params.scales_pitch + first_row,", "* params.rows + first_row,"),),
         _around("rows", 65),
         _WRONG_OR_FAULT,
         sample="quantize_rows",

@@ -10,14 +10,14 @@ _LOAD, _DENSE = "mainloop/load.cuh", "kernels/dense.cuh"
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
-_RUN = "            multiplier.run(accumulators);\n"
+_RUN = "            multiplier.run(tile.steps(), accumulators);\n"
 _AT_A_STEP = "if (kInFlight > 1 && wave % (kShortChunk * kWavesPerBlock) == 0) {"
 _ADVANCE = """\
             if (kInFlight == 1 && wave + 1 == kWaves) {
                 scales_.advance(k_block + kLength);
             }
 """
-_FINISHED = "            const TileCoordinate finished = tile;\n"
+_FINISHED = "            const typename Schedule::Tile finished = tile;\n"
 _NEXT = "            more = schedule.next(tile);\n"
 _BEGIN = "            if (more) {\n                multiplier.begin(tile);\n            }\n"
 
@@ -25,7 +25,7 @@ _SCALES_OF_A = (
     Mutant(
         "scale-of-a-of-the-next-block",
         "the scales of A come from one K block later",
-        (Edit(_LOAD, "map_scales_a_, full, row_a, k_block);", "map_scales_a_, full, row_a, k_block + 1);"),),
+        (Edit(_LOAD, "block_of_scales_a() + block_of_tile);", "block_of_scales_a() + block_of_tile + 1);"),),
         _EXACT,
     ),
     Mutant(
@@ -37,7 +37,7 @@ _SCALES_OF_A = (
     Mutant(
         "waves-share-scales",
         "the second wave of 64 rows takes the scales of the first",
-        (Edit(_MULTIPLY, "[slot][first_row_ + m * Shape::kWaveM]", "[slot][first_row_]"),),
+        (Edit(_MULTIPLY, "[slot][first_scale_ + m * Shape::kWaveM]", "[slot][first_scale_]"),),
         under("256x64", "256x128"),
         sample="tall",
     ),
@@ -75,7 +75,7 @@ _SCALES_OF_B = (
         "scales-of-b-transposed",
         "the matrix of B's scales is read as if it lay transposed",
         (
-            Edit(_BLOCK, "kNumNBlocks - 1) * Shape::kNumKBlocks;", "kNumNBlocks - 1);"),
+            Edit(_BLOCK, "scales_ + row * Shape::kNumKBlocks;", "scales_ + row;"),
             Edit(_BLOCK, "__ldg(rows_[block] + k_block)", "__ldg(rows_[block] + k_block * kNumNBlocks)"),
         ),
         _EXACT,

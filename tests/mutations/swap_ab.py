@@ -5,12 +5,13 @@ from __future__ import annotations
 from tests.mutations.mutant import REFUSED, Edit, Mutant
 
 _KERNEL, _LOAD, _MULTIPLY = "kernels/swap_ab.cuh", "mainloop/swap_ab_load.cuh", "mainloop/swap_ab_multiply.cuh"
+_COPIES = "mainloop/swap_ab_copies.cuh"
 _SCALES, _SHARES, _STORE = "mainloop/scale_products.cuh", "epilogue/sum_shares.cuh", "epilogue/piece_store.cuh"
 _SPLIT = "scheduler/split.cuh"
 
 _TESTS = "tests/gpu/test_swap_ab.py"
 _SLICED, _TWO_WARPGROUPS, _CLUSTER = "swap16x16-d5-c3", "swap32x32-k2-d4-c1", "swap24x32-k2-d2-c3"
-_SPILLS = ("tests/jit/test_swap_ab.py::test_kernels_do_not_spill_and_lose_no_overlap",)
+_SPILLS = ("tests/jit/test_swap_ab.py::test_kernels_do_not_spill_and_lose_no_overlap[shapes]",)
 _HOST = ("tests/unit/test_split_schedule.py::test_every_share_of_every_tile_is_some_cta_s",)
 
 
@@ -31,7 +32,7 @@ def _wrong(name: str, what: str, *edits: Edit, tests: tuple[str, ...], sample: s
 
 
 _SCALE = "scales_[step * Shape::kBlocksPerStage + block_]"
-_SCALE_ROW = "split.tile.n * Shape::kRows / kScaleBlock * Shape::kNumKBlocks"
+_SCALE_ROW = "Shape::row_of_scales_b(split.tile.n) * Shape::kNumKBlocks"
 _LATER_BATCHES = "for (uint32_t pass = kBatch; pass < kPasses; pass += kBatch) {"
 _OPERANDS = (
     _wrong(
@@ -56,28 +57,28 @@ _OPERANDS = (
         "weight-scales-of-the-next-row",
         "the scales of B come from 128 rows of B further down",
         Edit(
-            _SCALES,
+            _KERNEL,
             _SCALE_ROW,
-            "(split.tile.n * Shape::kRows / kScaleBlock + 1) % ceil_div(Config::kN, kScaleBlock) * Shape::kNumKBlocks",
+            "(Shape::row_of_scales_b(split.tile.n) + 1) % ceil_div(Config::kN, kScaleBlock) * Shape::kNumKBlocks",
         ),
         tests=_order(_SLICED),
     ),
     _wrong(
         "token-scales-of-the-next-row",
         "the scales of A come from one token later",
-        Edit(_SCALES, "Shape::kTokens + token_)", "Shape::kTokens + (token_ + 1) % Shape::kTokens)"),
+        Edit(_SCALES, "scales.a + token_ *", "scales.a + (token_ + 1) % Shape::kTokens *"),
         tests=_order(_SLICED),
     ),
     _wrong(
         "scales-of-the-first-rows-for-all",
         "every row of tiles takes the scales of A of the first",
-        Edit(_SCALES, "(split.tile.m * Shape::kTokens + token_)", "token_"),
+        Edit(_KERNEL, "params.scales_a + split.tile.m * Shape::kTokens * params.scales_a_stride_m", "params.scales_a"),
         tests=_epilogue(_TWO_WARPGROUPS),
     ),
     _wrong(
         "scales-of-the-first-cta-for-all",
         "every CTA of a cluster takes the scales of the first one's K blocks",
-        Edit(_SCALES, "first_block = split.rank * Shape::kBlocksOfCta;", "first_block = 0;"),
+        Edit(_KERNEL, "split.rank * Shape::kBlocksOfCta, tokens);", "0, tokens);"),
         tests=_order(_CLUSTER),
         sample="swapped_cluster",
     ),
@@ -98,7 +99,7 @@ _OPERANDS = (
         "last-partial-block-replaced",
         "instead of a last K block that is not whole the one before it is loaded again",
         Edit(
-            _LOAD,
+            _COPIES,
             "(k_block + block) * Config::kBlockK",
             "minimum(k_block + block, Config::kK / Config::kBlockK - 1) * Config::kBlockK",
         ),

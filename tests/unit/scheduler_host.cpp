@@ -16,7 +16,7 @@ struct Config {
 template <class Config>
 unsigned walk(unsigned m, unsigned cluster, unsigned num_clusters, unsigned rank, unsigned capacity, unsigned* pairs) {
     fp8gemm::PersistentSchedule<Config> schedule(m, cluster, num_clusters, rank);
-    fp8gemm::TileCoordinate tile;
+    typename fp8gemm::PersistentSchedule<Config>::Tile tile;
     unsigned count = 0;
     for (; count <= capacity && schedule.next(tile); ++count) {
         if (count < capacity) {

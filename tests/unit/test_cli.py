@@ -92,6 +92,7 @@ def test_info_says_what_is_installed_and_in_force(capsys, cache) -> None:
         "batch_invariant": False,
         "pdl": True,
         "tables": [],
+        "check_groups": False,
         "record": None,
     }
 

@@ -136,7 +136,7 @@ def test_what_shapes_ask_for_is_ready_for_gemm_and_for_layers(gpu: PlayedGpu) ->
 
 def test_a_model_that_is_on_no_device_yet_is_enough() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(512, 1024, device="meta", dtype=BF16))
-    with pytest.raises(InputError, match="Fp8Linear"):
+    with pytest.raises(InputError, match="Fp8Linear layers.* or Fp8Experts"):
         demand_of_model(model, None, None)
     nn.convert(model)
     found = demand_of_model(model, 64, None)
@@ -240,12 +240,13 @@ def test_an_output_by_its_name_or_dtype() -> None:
 
 def test_a_models_layers_come_from_its_config() -> None:
     path = CONFIGS / "deepseek-v3.json"
-    one = asked("--model", str(path), "--max-m", "128", "--chip", "h200", "--calls", "layer")
+    usual = ("--model", str(path), "--max-m", "128", "--chip", "h200", "--calls", "layer", "--layout", "none")
+    one = asked(*usual)
     shapes = {(dict(request.config)["n"], dict(request.config)["k"]) for request in one.gemms["h200"]}
     assert {(1536, 7168), (24576, 1536), (7168, 16384), (7168, 18432)} <= shapes
     norms = {dict(each.config)["k"] for each in one.quantizers if each.family == "QuantizeNorm"}
     assert norms == {7168, 1536, 512}, "what o_proj and down_proj read comes out of no norm"
-    both = asked("--model", str(path), "--max-m", "128", "--chip", "h200", "--calls", "layer", "--tp", "1,8")
+    both = asked(*usual, "--tp", "1,8")
     assert set(one.requests) < set(both.requests)
     assert {(3072, 1536), (7168, 2304)} <= {
         (dict(request.config)["n"], dict(request.config)["k"]) for request in both.gemms["h200"]
@@ -262,6 +263,11 @@ def test_a_models_layers_come_from_its_config() -> None:
         ("--nk", "128x100"),
         ("--nk", "128"),
         ("--tp", "0"),
+        ("--ep", "0"),
+        ("--layout", "rows"),
+        ("--layout", "masked,all"),
+        ("--grouped", "128x128"),
+        ("--grouped", "0x128x128"),
         ("--max-m", "x"),
     ],
 )
@@ -271,7 +277,7 @@ def test_a_bad_option_is_refused(arguments: tuple[str, str]) -> None:
 
 
 def test_nothing_to_do_is_an_error() -> None:
-    with pytest.raises(InputError, match="--nk, --model, --recorded or --quantizers"):
+    with pytest.raises(InputError, match="--nk, --grouped, --model, --recorded or --quantizers"):
         asked()
 
 

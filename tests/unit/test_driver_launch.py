@@ -39,6 +39,13 @@ OFFSETS = {
     "m": 832,
     "static_weights": 836,
     "b": 840,
+    "scales_a": 848,
+    "scales_a_stride_m": 856,
+    "scales_a_stride_k": 864,
+    "scales_a_stride_group": 872,
+    "group_begins": 880,
+    "group_ends": 888,
+    "k": 896,
 }
 
 
@@ -112,7 +119,7 @@ def config(**changes: Any) -> LaunchConfig:
 
 def test_the_argument_block_is_laid_out_as_the_kernel_reads_it() -> None:
     assert {name: getattr(KernelParams, name).offset for name in OFFSETS} == OFFSETS
-    assert ctypes.sizeof(KernelParams) == 896
+    assert ctypes.sizeof(KernelParams) == 960
 
 
 def test_argument_blocks_are_aligned_zeroed_and_apart() -> None:
@@ -120,12 +127,12 @@ def test_argument_blocks_are_aligned_zeroed_and_apart() -> None:
     for block in blocks:
         address = ctypes.addressof(block.params)
         assert address % 64 == 0
-        assert bytes(block.params) == bytes(896)
+        assert bytes(block.params) == bytes(960)
         maps = (block.tensor_map_a, block.tensor_map_b, block.tensor_map_scales_a, block.tensor_map_scales_b)
         others = (block.tensor_map_d, block.tensor_map_a_tail)
         assert [place - address for place in (*maps, *others)] == [0, 128, 256, 384, 512, 640]
         block.params.m = 2**32 - 1
-    assert len({ctypes.addressof(block.params) // 896 for block in blocks}) >= 19
+    assert len({ctypes.addressof(block.params) // 960 for block in blocks}) >= 19
 
 
 def test_the_driver_reads_what_was_set(driver: Driver) -> None:

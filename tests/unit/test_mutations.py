@@ -24,6 +24,7 @@ from tests.gpu.test_stress import DENSE, SWAP_AB, drawn_swap_ab
 from tests.mutations import tree
 from tests.mutations.catalogue import CONTROLS, MUTANTS, find
 from tests.mutations.mutant import REFUSED, SAMPLES, Caught, Edit, Mutant
+from tests.mutations.ptx import translate
 from tests.mutations.runner import ROOT, Outcome, run_mutant, run_tests
 from tests.mutations.tree import INCLUDE, EditError
 
@@ -31,8 +32,15 @@ every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mut
 ON_CPU = [mutant for mutant in MUTANTS if not mutant.gpu and mutant.tests and mutant.caught != REFUSED]
 WORKERS = 3
 
-Compile = Callable[[Mutant | None, str, bool], CompileResult | CompileError]
-"""(mutant, sample, chaos) -> what the compiler made of it."""
+Built = CompileResult | bytes | CompileError
+"""What the compiler made of a kernel: machine code, or PTX."""
+Compile = Callable[..., Built]
+"""(mutant, sample, chaos, to_ptx=) -> what became of it."""
+
+
+def is_told_by_ptx(mutant: Mutant) -> bool:
+    """Whether it is enough that the compiler's output differs: then tests that fail show that machine code does too."""
+    return not (mutant.same_code or mutant.may_survive)
 
 
 @pytest.fixture(scope="module")
@@ -45,31 +53,34 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def compiled(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
     """Everything that the tests below ask for, compiled ahead in threads."""
     place = tmp_path_factory.mktemp("trees")
-    futures: dict[tuple[str, str, bool], Future[CompileResult | CompileError]] = {}
+    futures: dict[tuple[str, str, bool, bool], Future[Built]] = {}
 
-    def compile_one(mutant: Mutant | None, sample: str, chaos: bool) -> CompileResult | CompileError:
-        include = tree.make(place / f"{mutant.name if mutant else ''}-{sample}-{chaos}", mutant, chaos=chaos)
+    def compile_one(mutant: Mutant | None, sample: str, chaos: bool, to_ptx: bool) -> Built:
+        name = f"{mutant.name if mutant else ''}-{sample}-{chaos}-{to_ptx}"
+        include = tree.make(place / name, mutant, chaos=chaos)
         request = SAMPLES[sample].request
         source, options = render_source(request), compile_options(request.arch)
         try:
+            if to_ptx:
+                return translate(request, include)
             return compile_source(source, label=request.label, options=options, arch=request.arch, include_dir=include)
         except CompileError as error:
             return error
 
-    def get(mutant: Mutant | None, sample: str, chaos: bool) -> CompileResult | CompileError:
-        return start(mutant, sample, chaos).result()
+    def get(mutant: Mutant | None, sample: str, chaos: bool, *, to_ptx: bool = False) -> Built:
+        return start(mutant, sample, chaos, to_ptx).result()
 
-    def start(mutant: Mutant | None, sample: str, chaos: bool) -> Future[CompileResult | CompileError]:
-        key = (mutant.name if mutant else "", sample, chaos)
+    def start(mutant: Mutant | None, sample: str, chaos: bool, to_ptx: bool) -> Future[Built]:
+        key = (mutant.name if mutant else "", sample, chaos, to_ptx)
         if key not in futures:
-            futures[key] = pool.submit(compile_one, mutant, sample, chaos)
+            futures[key] = pool.submit(compile_one, mutant, sample, chaos, to_ptx)
         return futures[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(place))  # sources that do not compile are kept there
         for mutant in MUTANTS:
-            start(None, mutant.sample, mutant.chaos)
-            start(mutant, mutant.sample, mutant.chaos)
+            for each in (None, mutant):
+                start(each, mutant.sample, mutant.chaos, is_told_by_ptx(mutant))
         yield get
 
 
@@ -110,28 +121,33 @@ def test_an_edit_that_does_not_fit_is_an_error(old: str, tmp_path: Path) -> None
 
 @every_mutant
 def test_a_mutant_changes_the_code_or_does_not_compile(mutant: Mutant, compiled: Compile) -> None:
-    sound, faulty = (compiled(each, mutant.sample, mutant.chaos) for each in (None, mutant))
-    assert isinstance(sound, CompileResult), sound
+    to_ptx = is_told_by_ptx(mutant)
+    sound, faulty = (compiled(each, mutant.sample, mutant.chaos, to_ptx=to_ptx) for each in (None, mutant))
+    assert not isinstance(sound, CompileError), sound
     if mutant.caught == REFUSED:
         assert isinstance(faulty, CompileError), "it compiles"
         assert "static assertion failed" in faulty.log and mutant.message in faulty.log
         return
-    assert isinstance(faulty, CompileResult), faulty
-    # The assembler puts some missing instructions in, and warns.
-    same = (faulty.cubin, faulty.warnings) == (sound.cubin, sound.warnings)
-    assert same == bool(mutant.same_code)
+    assert not isinstance(faulty, CompileError), faulty
+    assert (code_of(faulty) == code_of(sound)) == bool(mutant.same_code)
 
 
+def code_of(built: bytes | CompileResult) -> object:
+    """What tells one program from another. The assembler puts some missing instructions in, and warns."""
+    return built if isinstance(built, bytes) else (built.cubin, built.warnings)
+
+
+@pytest.mark.parametrize("to_ptx", [False, True])
 @pytest.mark.parametrize("chaos", [False, True])
-def test_compiling_the_same_twice_gives_the_same_code(chaos: bool, compiled: Compile) -> None:
+def test_compiling_the_same_twice_gives_the_same_code(chaos: bool, to_ptx: bool, compiled: Compile) -> None:
     """Else a mutant's code would differ for no reason."""
     comment = Mutant("comment", "", (Edit("mainloop/load.cuh", "/// By one thread.", "/// By a single thread."),), ())
-    first, second = compiled(None, "plain", chaos), compiled(comment, "plain", chaos)
-    assert isinstance(first, CompileResult) and isinstance(second, CompileResult)
-    assert first.cubin == second.cubin
+    first, second = (compiled(each, "plain", chaos, to_ptx=to_ptx) for each in (None, comment))
+    assert not isinstance(first, CompileError) and not isinstance(second, CompileError)
+    assert code_of(first) == code_of(second)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("sample", sorted({mutant.sample for mutant in MUTANTS if mutant.chaos}))
 def test_the_chaos_build_only_sleeps(sample: str, compiled: Compile) -> None:
     """It is other code, but loses no overlap: where the assembler puts in waits, a missing one is no fault."""
     sound, chaos = compiled(None, sample, False), compiled(None, sample, True)

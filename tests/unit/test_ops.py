@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fp8gemm
 from fp8gemm.errors import InputError
-from fp8gemm.ops import SCHEMAS
+from fp8gemm.ops import SCHEMAS, grouped
 from tests.calls import same_bits
 from tests.operators import SAMPLES, K, M, N, check_operator, operator
 
@@ -22,7 +22,7 @@ every_sample = pytest.mark.parametrize("sample", SAMPLES)
 
 
 def test_every_operator_has_a_sample() -> None:
-    assert {schema.split("(")[0] for schema in SCHEMAS} == {sample.split()[0] for sample in SAMPLES}
+    assert {schema.split("(")[0] for schema in SCHEMAS + grouped.SCHEMAS} == {sample.split()[0] for sample in SAMPLES}
 
 
 @every_sample
@@ -46,9 +46,17 @@ def described(result: Any) -> list[tuple[Any, ...]]:
 def test_fake_results_lie_as_real_ones_do(sample: str, rows: int) -> None:
     args, kwargs = SAMPLES[sample](CPU)
 
+    along_k = sample.startswith("gemm_k_grouped")
+    rows = max(rows, 1) if along_k else rows
+
     def fewer(value: Any) -> Any:
-        tall = isinstance(value, Tensor) and value.dim() == 2 and value.shape[0] == M
-        return (fp8gemm.to_mn_major(value[:rows]) if value.stride(0) == 1 else value[:rows]) if tall else value
+        if not isinstance(value, Tensor):
+            return value
+        if along_k and value.dim() == 3:
+            return value[:, :rows].contiguous()
+        if value.dim() > 2 or value.shape[0] != M:
+            return value
+        return fp8gemm.to_mn_major(value[:rows]) if value.dim() == 2 and value.stride(0) == 1 else value[:rows]
 
     args, kwargs = tuple(map(fewer, args)), {name: fewer(value) for name, value in kwargs.items()}
     expected = described(operator(sample)(*args, **kwargs))
@@ -69,12 +77,24 @@ def test_an_operator_is_the_function_of_its_name(sample: str) -> None:
             got = (got,)
         case "gemm_out":
             got, expected = (kwargs["out"],), (fp8gemm.gemm(*args[:4], out_dtype=torch.float32),)
+        case "gemm_grouped" | "gemm_masked" as name:
+            given = [argument.name for argument in operator(sample)._schema.arguments]
+            got, expected = (got,), (getattr(fp8gemm, name)(**dict(zip(given, args, strict=True))),)
+        case "gemm_grouped_out" | "gemm_masked_out" as name:
+            given = [argument.name for argument in operator(sample)._schema.arguments]
+            out = torch.full_like(kwargs["out"], torch.nan)
+            got = (kwargs["out"],)
+            expected = (getattr(fp8gemm, name[:-4])(**dict(zip(given, args, strict=False)), out=out),)
+        case "gemm_k_grouped":
+            got, expected = (got,), (fp8gemm.gemm_k_grouped(*args[:5], c=args[5]),)
+        case "gemm_k_grouped_out":
+            got, expected = (kwargs["out"],), (fp8gemm.gemm_k_grouped(*args[:5], c=args[5]),)
         case "quantize_activation_out":
             got, expected = args[1:], fp8gemm.quantize_activation(args[0])
         case "quantize_rms_norm" | "quantize_add_rms_norm" as name:
             expected = getattr(fp8gemm, name)(*args[:-1], eps=args[-1])
         case name:
-            expected = getattr(fp8gemm, name)(*args)
+            expected = getattr(fp8gemm, name)(*args, **kwargs)
     assert len(got) == len(expected)
     assert all(same_bits(left, right) for left, right in zip(got, expected, strict=True))
 
@@ -85,7 +105,7 @@ FLOATING = [
     for name, value in zip(
         [argument.name for argument in operator(sample)._schema.arguments], SAMPLES[sample](CPU)[0], strict=False
     )
-    if isinstance(value, Tensor)
+    if isinstance(value, Tensor) and value.is_floating_point()
 ]
 
 
@@ -109,7 +129,7 @@ def test_so_is_an_output_that_requires_one() -> None:
 
 
 CODES = torch.zeros(M, K, dtype=torch.float8_e4m3fn)
-REFUSED: dict[str, tuple[str, int | str, Tensor | torch.dtype, str]] = {
+REFUSED: dict[str, tuple[str, int | str, Tensor | torch.dtype | None, str]] = {
     "b not FP8": (
         "gemm",
         2,
@@ -125,9 +145,39 @@ REFUSED: dict[str, tuple[str, int | str, Tensor | torch.dtype, str]] = {
     "bias in float16": ("gemm", 5, torch.zeros(N, dtype=torch.float16), "bias: expected .* got torch.float16"),
     "out_dtype in FP8": ("gemm", 6, torch.float8_e4m3fn, "out_dtype: expected one of .*, got torch.float8_e4m3fn"),
     "out of another shape": ("gemm_out", "out", torch.zeros(M, N + 8), r"out: expected .* got .*\(5, 144\)"),
+    "weights of two dimensions": ("gemm_grouped", 2, CODES, r"b: expected .* \(G, N, K\), got .*\(5, 272\)"),
+    "scales of one group": ("gemm_masked", 3, torch.zeros(2, 3), r"scales_b: expected .*\(3, 2, 3\), got .*\(2, 3\)"),
+    "indices in float32": ("gemm_grouped", 4, torch.zeros(M), "indices: expected torch.int32.* got torch.float32"),
+    "neither indices nor offsets": ("gemm_grouped_out", 4, None, "expected either indices or offsets, got neither"),
+    "offsets of other groups": ("gemm_grouped by offsets", 5, torch.zeros(6, dtype=torch.int32), r"offsets: .*\(6,\)"),
+    "grouped out of another shape": ("gemm_grouped_out", "out", torch.zeros(M, N + 8), r"out: expected .*\(5, 144\)"),
+    "a without room": ("gemm_masked", 0, CODES, r"a: expected .*\(G, max_m, K\).* got .*\(5, 272\)"),
+    "counts of fewer groups": ("gemm_masked", 4, torch.zeros(2, dtype=torch.int32), r"counts: .*\(3,\), got .*\(2,\)"),
+    "masked out in FP8": ("gemm_masked", 5, torch.float8_e4m3fn, "out_dtype: expected one of .*, got torch.float8"),
+    "c of one group": ("gemm_k_grouped", 5, torch.zeros(M, N), r"c: expected .*\(G, M, N\).* got .*\(5, 136\)"),
+    "k_grouped out of another shape": (
+        "gemm_k_grouped_out",
+        "out",
+        torch.zeros(3, M, N + 8),
+        r"out: expected .*\(3, 5, 136\), got .*\(3, 5, 144\)",
+    ),
     "x in float64": ("quantize_activation", 0, torch.zeros(M, K, dtype=torch.float64), "x: .* got torch.float64"),
     "x with three dimensions": ("quantize_activation", 0, torch.zeros(1, M, K), r"x: expected .*, got .*\(1, 5, 272\)"),
     "x with a bad K": ("quantize_activation", 0, torch.zeros(M, 24), "x: expected K to be a multiple of 16"),
+    "x with two dimensions, and groups": (
+        "quantize_activation of groups",
+        0,
+        torch.zeros(M, K),
+        r"x: .*\(G, max_m, K\)",
+    ),
+    "halves with two dimensions, and groups": ("quantize_silu_mul of groups", 0, torch.zeros(M, 2 * K), r"x: .*, 2K\)"),
+    "counts in float32": ("quantize_activation of groups", "counts", torch.zeros(3), "counts: .* got torch.float32"),
+    "counts of other groups": (
+        "quantize_silu_mul of groups",
+        "counts",
+        torch.zeros(2, dtype=torch.int32),
+        r"counts: expected .*\(3,\), got .*\(2,\)",
+    ),
     "codes of another shape": ("quantize_activation_out", 1, CODES[:4], r"codes: expected .* got .*\(4, 272\)"),
     "scales of another shape": ("quantize_activation_out", 2, torch.zeros(M, 2), r"scales: expected .*\(5, 2\)"),
     "w with a bad K": ("quantize_weight", 0, torch.zeros(N, 8), "w: expected K to be a multiple of 16"),

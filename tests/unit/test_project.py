@@ -187,6 +187,7 @@ MAY_IMPORT = {
     "settings": {"errors"},
     "scales": {"errors"},
     "reference": {"errors"},
+    "routing": {"errors", "scales"},
     "recent": set(),
     "driver": {"errors", "settings"},
     "jit": {"driver", "errors", "settings", "headers"},
@@ -208,13 +209,16 @@ MAY_IMPORT = {
         *("recent", "reference", "scales"),
     },
     "ops": {"errors", "scales"},
-    "nn": {"dense", "linear_plan", "operands", "plans", "quantize", "quantizers", "recent", "errors", "scales"},
+    "nn": {
+        *("dense", "grouped", "linear_plan", "operands", "plans", "quantize", "quantizers", "recent", "routing"),
+        *("errors", "scales"),
+    },
     "ahead": {
         *("families", "tuning", "jit", "hints", "recording", "errors", "settings"),
         *("nn", "dispatch", "benchmark", "tune"),  # a model's layers; options that other commands have too
     },
     "cache": {"jit", "errors", "settings", "__version__"},
-    "integrations": {"dense", "nn", "quantize", "driver", "errors", "settings"},
+    "integrations": {"dense", "grouped", "nn", "quantize", "driver", "errors", "scales", "settings"},
 }
 
 

@@ -19,6 +19,7 @@ from fp8gemm import quantize, quantizers, settings
 from fp8gemm.driver.arguments import Arguments, QuantizeParams
 from fp8gemm.families import quantize as family
 from fp8gemm.families.quantize import (
+    MASKED_CTAS_OF_SM,
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
     InputType,
@@ -27,6 +28,7 @@ from fp8gemm.families.quantize import (
     QuantizeSource,
     norm_threads,
     quantizer_of_blocks,
+    quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
     rows_of_warp,
@@ -36,7 +38,7 @@ from fp8gemm.quantizers import INPUTS, aligned
 from fp8gemm.scales import empty_mn_major
 
 HEADER = Path(__file__).resolve().parents[2] / "include/fp8gemm/quantize/params.cuh"
-SIZES = {"void*": 8, "uint8_t*": 8, "float*": 8, "int64_t": 8, "uint32_t": 4, "float": 4}
+SIZES = {"void*": 8, "uint8_t*": 8, "int32_t*": 8, "float*": 8, "int64_t": 8, "uint32_t": 4, "float": 4}
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 STREAM = 17
 K = 272
@@ -84,7 +86,8 @@ def test_the_host_lays_out_the_struct_as_the_header_declares_it() -> None:
         described = getattr(QuantizeParams, field)
         assert (name, offset, size) == (field, described.offset, described.size)
         offset += size
-    assert f"sizeof(QuantizeParams) == {ctypes.sizeof(QuantizeParams)}" in HEADER.read_text() and offset == 80
+    assert ctypes.sizeof(QuantizeParams) == -(-offset // 8) * 8 == 104, "a multiple of the largest of them"
+    assert f"sizeof(QuantizeParams) == {ctypes.sizeof(QuantizeParams)}" in HEADER.read_text()
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -124,6 +127,13 @@ def test_grids_are_large_enough_and_no_larger(m: int, k: int) -> None:
     threads = norm_threads(m, k)
     norm = quantizer_of_norm(k, InputType.BFLOAT16, InputType.BFLOAT16, residual=False, threads=threads)
     assert norm.grid(m, k) == m and norm.threads == threads
+
+
+@pytest.mark.parametrize("source", QuantizeSource)
+def test_masked_grids_are_what_a_gpu_holds_and_no_more_than_there_may_be_rows(source: QuantizeSource) -> None:
+    grid, most = quantizer_of_masked(source, InputType.BFLOAT16).grid, 132 * MASKED_CTAS_OF_SM[source]
+    assert grid(256 * 128, 2048) == grid(2**30, 16) == most
+    assert [grid(m, k) for m, k in ((1, 16), (4, 256), (5, 256), (4, 272), (1, 1040))] == [1, 1, 2, 2, 2]
 
 
 def test_a_warp_has_more_rows_where_there_are_more() -> None:
@@ -189,6 +199,33 @@ def test_a_call_is_one_launch_of_its_own_kernel_into_what_it_returns(
     assert len(gpu.loads) == 1 and len(gpu.launches) == 2, "the same kernel again"
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("integer", [torch.int32, torch.int64])
+def test_every_argument_of_groups_reaches_its_field(parts: int, integer: torch.dtype, gpu: Gpu) -> None:
+    groups, m = 3, 5
+    quantise = quantize.quantize_activation if parts == 1 else quantize.quantize_silu_mul
+    x = torch.zeros(groups, 8, 800, dtype=BF16)[:, 1 : m + 1, : parts * K]
+    counts = torch.tensor([2, 9, 0], dtype=integer)
+    codes, scales = quantise(x, counts=counts)
+    ((config, params, stream, grid),) = gpu.launches
+    ((label, _),) = gpu.loads
+    assert label == f"quantize-masked-{'plain' if parts == 1 else 'silu-mul'}-bf16"
+    assert (params.x, params.x_stride, params.x_group_stride) == (x.data_ptr(), 800, 6400)
+    assert (params.codes, params.scales, params.scales_pitch) == (codes.data_ptr(), scales.data_ptr(), 8)
+    assert (params.groups, params.rows, params.k) == (groups, m, K)
+    assert codes.shape == (groups, m, K) and scales.stride() == (24, 1, 8)
+    assert (params.counts == counts.data_ptr()) == (integer == torch.int32) and params.counts
+    assert (stream, grid, config.threads) == (STREAM, 8, 128) and config.programmatic is settings.current().pdl
+
+
+def test_groups_without_rows_are_not_launched(gpu: Gpu) -> None:
+    for groups, m in ((0, 5), (3, 0)):
+        counts = torch.ones(groups, dtype=torch.int32)
+        codes, scales = quantize.quantize_activation(torch.ones(groups, m, K), counts=counts)
+        assert codes.shape == (groups, m, K) and scales.shape == (groups, m, 3)
+    assert gpu.launches == gpu.loads == []
+
+
 @every_quantiser
 def test_no_rows_are_launched(name: str, gpu: Gpu) -> None:
     codes, scales, *summed = QUANTISE[name](torch.ones(0, K, dtype=BF16))
@@ -239,6 +276,14 @@ def test_a_weight_off_16_bytes_is_copied(gpu: Gpu) -> None:
     weight = torch.ones(K + 1)[1:]
     quantize.quantize_rms_norm(torch.ones(3, K), weight)
     assert gpu.launches[0][1].weight not in (None, weight.data_ptr()) and gpu.launches[0][1].weight % 16 == 0
+
+
+def test_groups_off_16_bytes_are_copied_and_others_are_not() -> None:
+    x = torch.ones(3, 6, 400, dtype=BF16)
+    for off in (x[:, :, 1:K], x.view(-1)[:7198].view(2, 3599).as_strided((2, 5, K), (3599, 400, 1))):
+        assert aligned(off).is_contiguous() and aligned(off) is not off
+    for same in (x[:, 1:, 8:K], x[:, :1].expand(3, 6, 400), x[1:2].as_strided((1, 6, K), (1, 400, 1))):
+        assert aligned(same) is same
 
 
 def test_rows_on_16_bytes_are_read_in_place() -> None:

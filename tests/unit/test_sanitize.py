@@ -228,9 +228,11 @@ def test_no_kernel_is_examined_twice(listed: ModuleType) -> None:
 
 
 def test_the_quantisers_are_all_kinds_and_dtypes_with_tails(listed: ModuleType) -> None:
-    quick = [listed.KERNELS[index] for index in listed.QUICK if index >= len(listed.PRODUCTS)]
+    quick = [each for index in listed.QUICK if (each := listed.KERNELS[index]) in listed.QUANTISINGS]
     kinds = {"plain", "silu-mul", "blocks", "norm", "add-norm"}
-    assert {each.kind for each in listed.QUANTISINGS} == kinds and {each.kind for each in quick} == kinds - {"norm"}
+    masked = {"masked-plain", "masked-silu-mul"}
+    assert {each.kind for each in listed.QUANTISINGS} == kinds | masked
+    assert {each.kind for each in quick} == kinds - {"norm"}
     assert {each.dtype for each in listed.QUANTISINGS} == set(INPUTS)
     configs = [dict(each.request.config) for each in listed.QUANTISINGS]
     assert {config["rows"] for config in configs if "rows" in config} == set(ROWS_OF_WARP)
@@ -256,6 +258,13 @@ def test_a_quantiser_that_is_not_right_is_told(listed: ModuleType, monkeypatch: 
             made = (reference.quantize_blocks if "blocks" in self.label else reference.quantize_rows)(x)
             codes.copy_(made[0])
             scales.copy_(made[1] * factor)
+            return lambda: None
+
+        def bind_masked(
+            self, x: Tensor, codes: Tensor, scales: Tensor, counts: Tensor, **terms: Any
+        ) -> Callable[[], None]:
+            for group, count in enumerate(counts.tolist()):
+                self.bind(x[group, :count], codes[group, :count], scales[group, :count], **terms)
             return lambda: None
 
     monkeypatch.setattr(sys.modules["sanitize_quantizers"], "QuantizeKernel", Kernel)

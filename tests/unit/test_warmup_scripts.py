@@ -21,8 +21,9 @@ TINY = {
     "head_dim": 64,
     "intermediate_size": 64,
     "num_hidden_layers": 1,
+    "num_local_experts": 0,
 }
-"""Four layers of one shape, which one kernel multiplies."""
+"""Four layers of one shape, which one kernel multiplies, and no experts."""
 
 
 @pytest.fixture

@@ -16,6 +16,11 @@ FP8GEMM_HOST_DEVICE constexpr T minimum(T a, T b) {
 }
 
 template <class T>
+FP8GEMM_HOST_DEVICE constexpr T maximum(T a, T b) {
+    return a < b ? b : a;
+}
+
+template <class T>
 FP8GEMM_HOST_DEVICE constexpr T greatest_common_divisor(T a, T b) {
     return b == 0 ? a : greatest_common_divisor(b, a % b);
 }

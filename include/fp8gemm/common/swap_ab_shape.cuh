@@ -41,6 +41,9 @@ struct SwapAbShape {
     static constexpr uint32_t kLoadWarp = Config::kWarpgroupsK * kWarpsPerWarpgroup;
     static constexpr uint32_t kThreads = kConsumers + kThreadsPerWarp;
 
+    /// Rows of B's scales, one for 128 of B's, of the n-th tile.
+    static FP8GEMM_HOST_DEVICE constexpr uint32_t row_of_scales_b(uint32_t n) { return n * kRows / kScaleBlock; }
+
     static_assert(Config::kBlockK == kScaleBlock,
                   "promotion happens once per K block, so a K block is one scale block");
     static_assert(kRows == 16 || kRows == 32 || kRows == 64, "whole warps hold the rows of a slice");

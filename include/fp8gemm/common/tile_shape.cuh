@@ -14,8 +14,9 @@ namespace fp8gemm {
 constexpr uint32_t kThreadsPerWarp = 32;
 constexpr uint32_t kWarpsPerWarpgroup = 4;
 constexpr uint32_t kThreadsPerWarpgroup = 128;
-constexpr uint32_t kRowsPerWarp = 16;  ///< of a 64-row wave that the accumulators of one warp hold
-constexpr uint32_t kScaleBlock = 128;  ///< K columns, and weight rows, that share one scale
+constexpr uint32_t kRowsPerWarp = 16;   ///< of a 64-row wave that the accumulators of one warp hold
+constexpr uint32_t kScaleBlock = 128;   ///< K columns, and weight rows, that share one scale
+constexpr uint32_t kScalesOfPiece = 4;  ///< in 16 bytes
 
 template <class Config>
 struct TileShape {

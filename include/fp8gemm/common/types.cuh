@@ -43,6 +43,14 @@ enum class Scaling {
     kRow,    ///< one per row and 128 columns of K, as A has
 };
 
+/// Which rows of a product belong together, each group of them with a B of its own.
+enum class Grouping {
+    kNone,        ///< all: one product
+    kContiguous,  ///< rows of A and of the output, group after group
+    kMasked,      ///< the first rows of as many as each group has room for
+    kColumns,     ///< columns of A and B, group after group, to an output for each
+};
+
 /// How the output reaches global memory.
 enum class StoreKind {
     kTma,         ///< staged in shared memory, written by bulk tensor copies: 16-byte aligned base and row pitch

@@ -17,8 +17,8 @@ public:
     template <class Params>
     FP8GEMM_DEVICE explicit NoAddend(const Params&) {}
 
-    template <uint32_t kRows, uint32_t kCols>
-    FP8GEMM_DEVICE void add(Fragment<Config>, TileCoordinate, Part<kRows, kCols>,
+    template <class Tile, uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(Fragment<Config>, const Tile&, Part<kRows, kCols>,
                             typename TileShape<Config>::Accumulators&) const {}
 };
 
@@ -43,12 +43,13 @@ public:
           stride_n_(params.c_stride_n),
           m_(params.m) {}
 
-    template <uint32_t kRows, uint32_t kCols>
-    FP8GEMM_DEVICE void add(Fragment<Config> fragment, TileCoordinate tile, Part<kRows, kCols> part,
+    template <class Tile, uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(Fragment<Config> fragment, const Tile& tile, Part<kRows, kCols> part,
                             typename Shape::Accumulators& accumulators) const {
+        const uint32_t end = tile.end_of_d(m_);
         fragment.for_each_pair(tile, part, accumulators,
-                               [this](uint32_t row, uint32_t col, float& first, float& second) {
-                                   if (row < m_ && col < Config::kN) {
+                               [this, end](uint32_t row, uint32_t col, float& first, float& second) {
+                                   if (row < end && col < Config::kN) {
                                        const ElementPair<float> c = load_pair(c_ + row * stride_m_, col);
                                        first += c.first;
                                        second += c.second;
@@ -85,8 +86,8 @@ public:
     FP8GEMM_DEVICE explicit BiasAddend(const Params& params)
         : bias_(static_cast<const typename Element::Storage*>(params.bias)) {}
 
-    template <uint32_t kRows, uint32_t kCols>
-    FP8GEMM_DEVICE void add(Fragment<Config> fragment, TileCoordinate tile, Part<kRows, kCols> part,
+    template <class Tile, uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(Fragment<Config> fragment, const Tile& tile, Part<kRows, kCols> part,
                             typename Shape::Accumulators& accumulators) const {
         fragment.for_each_pair(tile, part, accumulators, [this](uint32_t, uint32_t col, float& first, float& second) {
             first += col < Config::kN ? Element::load(bias_ + col) : 0.0f;
@@ -112,8 +113,8 @@ public:
     FP8GEMM_DEVICE Addends(const Params& params, uint32_t warpgroup, uint32_t warp)
         : fragment_(warpgroup, warp), c_(params), bias_(params) {}
 
-    template <uint32_t kRows, uint32_t kCols>
-    FP8GEMM_DEVICE void add(TileCoordinate tile, Part<kRows, kCols> part,
+    template <class Tile, uint32_t kRows, uint32_t kCols>
+    FP8GEMM_DEVICE void add(const Tile& tile, Part<kRows, kCols> part,
                             typename TileShape<Config>::Accumulators& accumulators) const {
         c_.add(fragment_, tile, part, accumulators);
         bias_.add(fragment_, tile, part, accumulators);

@@ -3,7 +3,7 @@
 
 #include "fp8gemm/common/tile_shape.cuh"
 #include "fp8gemm/ptx/thread.cuh"
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 
 namespace fp8gemm {
 
@@ -34,8 +34,8 @@ public:
 
     /// Calls visit(row, col, first, second) for each pair of a part, of which `first` is the element at (row, col) of the
     /// output and `second` its right neighbour; `col` is even. Places past the edges of the output are visited too.
-    template <uint32_t kRows, uint32_t kCols, class Accumulators, class Visitor>
-    FP8GEMM_DEVICE void for_each_pair(TileCoordinate tile, Part<kRows, kCols> part, Accumulators& accumulators,
+    template <class Tile, uint32_t kRows, uint32_t kCols, class Accumulators, class Visitor>
+    FP8GEMM_DEVICE void for_each_pair(const Tile& tile, Part<kRows, kCols> part, Accumulators& accumulators,
                                       const Visitor& visit) const {
 #pragma unroll
         for (uint32_t row = 0; row < kRows; row += Shape::kWaveM) {
@@ -52,12 +52,12 @@ public:
 private:
     static constexpr uint32_t kStripCols = greatest_common_divisor(Shape::kWaveN, 32u);
 
-    template <class Accumulators, class Visitor>
-    FP8GEMM_DEVICE void visit_strip(TileCoordinate tile, uint32_t row, uint32_t col, Accumulators& accumulators,
+    template <class Tile, class Accumulators, class Visitor>
+    FP8GEMM_DEVICE void visit_strip(const Tile& tile, uint32_t row, uint32_t col, Accumulators& accumulators,
                                     const Visitor& visit) const {
         const uint32_t lane = ptx::lane_index();
-        const uint32_t first_row = tile.m * Shape::kBlockM + warp_row_ + row + lane / 4;
-        const uint32_t first_col = tile.n * Shape::kBlockN + warp_col_ + col + lane % 4 * 2;
+        const uint32_t first_row = tile.row_of_d() + warp_row_ + row + lane / 4;
+        const uint32_t first_col = tile.col_of_d() + warp_col_ + col + lane % 4 * 2;
 #pragma unroll
         for (uint32_t i = 0; i < kStripCols; i += 8) {
             auto* pairs = &accumulators[row / Shape::kWaveM][col / Shape::kWaveN][(col + i) % Shape::kWaveN / 2];

@@ -4,7 +4,7 @@
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/element.cuh"
 #include "fp8gemm/epilogue/fragment.cuh"
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
@@ -38,15 +38,17 @@ public:
               stride_n_(params.d_stride_n),
               m_(params.m) {}
 
-        FP8GEMM_DEVICE void write(TileCoordinate tile, const Addends<Config>& addends,
+        template <class Tile>
+        FP8GEMM_DEVICE void write(const Tile& tile, const Addends<Config>& addends,
                                   typename Shape::Accumulators& accumulators) {
             this->mark_tile(tile);
             this->mark(Activity::kStage, 0);
             constexpr typename Fragment<Config>::WholeTile kWholeTile{0, 0};
             addends.add(tile, kWholeTile, accumulators);
+            const uint32_t end = tile.end_of_d(m_);
             fragment_.for_each_pair(tile, kWholeTile, accumulators,
-                                    [this](uint32_t row, uint32_t col, float first, float second) {
-                                        if (row < m_) {
+                                    [this, end](uint32_t row, uint32_t col, float first, float second) {
+                                        if (row < end) {
                                             store_pair(d_ + row * stride_m_, col, convert(first, second));
                                         }
                                     });

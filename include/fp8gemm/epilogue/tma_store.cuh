@@ -18,13 +18,14 @@
 #include "fp8gemm/ptx/stmatrix.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/tma.cuh"
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
 
 template <class Config>
 class TmaStore {
+protected:
     using Shape = TileShape<Config>;
     using Element = OutputElement<Config::kOutput>;
     static constexpr uint32_t kElementBytes = sizeof(typename Element::Storage);
@@ -41,6 +42,14 @@ class TmaStore {
 
     static constexpr uint32_t kRowBytes = kPartCols * kElementBytes;
     static constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
+
+    /// Where an element of a part lies in its slot. TMA's swizzle: the 16-byte chunk of a row is exchanged by the number of
+    /// the 128-byte line it lies in.
+    static FP8GEMM_DEVICE uint32_t swizzled(uint32_t row, uint32_t col) {
+        constexpr uint32_t kChunkMask = kRowBytes / 16 - 1;
+        const uint32_t offset = row * kRowBytes + col * kElementBytes;
+        return offset ^ ((offset / 128 & kChunkMask) * 16);
+    }
 
     static_assert(Config::kN * kElementBytes % 16 == 0,
                   "TMA writes the last 16 bytes of a row whole, even past its end");
@@ -74,7 +83,8 @@ public:
         FP8GEMM_DEVICE Writer(const Params&, SharedStorage& shared, uint32_t warpgroup, uint32_t warp)
             : slots_(shared.slots[warpgroup]), ring_(shared.rings[warpgroup]), warp_row_(first_row_of_warp(warp)) {}
 
-        FP8GEMM_DEVICE void write(TileCoordinate tile, const Addends<Config>& addends,
+        template <class Tile>
+        FP8GEMM_DEVICE void write(const Tile& tile, const Addends<Config>& addends,
                                   typename Shape::Accumulators& accumulators) {
             this->mark_tile(tile);
 #pragma unroll
@@ -135,28 +145,27 @@ public:
             ptx::store_shared_pair(address(lane_row + 8, lane_col + 8), s[6], s[7]);
         }
 
-        /// TMA's swizzle: the 16-byte chunk of a row is exchanged by the number of the 128-byte line it lies in.
         FP8GEMM_DEVICE uint32_t address(uint32_t row, uint32_t col) const {
-            constexpr uint32_t kChunkMask = kRowBytes / 16 - 1;
-            const uint32_t offset = row * kRowBytes + col * kElementBytes;
-            const uint32_t swizzled = offset ^ ((offset / 128 & kChunkMask) * 16);
-            return ptx::shared_address(slots_[state_.stage]) + swizzled;
+            return ptx::shared_address(slots_[state_.stage]) + swizzled(row, col);
         }
     };
 
-    /// The store warp's side: every tile of this CTA, for one warpgroup. By one thread.
+    /// The store warp's side: every tile of this CTA, for one warpgroup.
     template <class Params, class Schedule>
     static FP8GEMM_DEVICE void drain(const Params& params, SharedStorage& shared, Schedule schedule,
                                      uint32_t warpgroup) {
+        if (!ptx::elect_one()) {
+            return;
+        }
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         Ring& ring = shared.rings[warpgroup];
         auto state = Ring::State::for_reader();
-        TileCoordinate tile;
+        typename Schedule::Tile tile;
         Tracer<Config, Track::kStore> trace;
         while (schedule.next(tile)) {
             trace.mark_tile(tile);
-            const uint32_t first_row = tile.m * Shape::kBlockM + origin.row;
-            const uint32_t first_col = tile.n * Shape::kBlockN + origin.col;
+            const uint32_t first_row = tile.row_of_d() + origin.row;
+            const uint32_t first_col = tile.col_of_d() + origin.col;
 #pragma unroll 1
             for (uint32_t part = 0; part < kParts; ++part) {
                 trace.mark(Activity::kWaitStaged, part);

@@ -13,6 +13,7 @@
 //   operands.ring                    kStages x {full, empty}
 //   shares                           with K shared by the warpgroups: half of a tile's sums
 //   epilogue                         with TMA store: staging slots and their ring for each consumer warpgroup
+//   groups                           of a grouped product: see grouped.cuh
 //
 // Barriers               arrives                                       count                       first wait, parity
 //   operands.ring.full   load thread (expect_tx) + the bytes           1                           multiply, 0
@@ -23,6 +24,7 @@
 #pragma once
 
 #include "fp8gemm/epilogue/addends.cuh"
+#include "fp8gemm/epilogue/clipped_store.cuh"
 #include "fp8gemm/epilogue/predicated_store.cuh"
 #include "fp8gemm/epilogue/tma_store.cuh"
 #include "fp8gemm/kernels/params.cuh"
@@ -34,23 +36,43 @@
 
 namespace fp8gemm {
 
-template <class Config, StoreKind kStore>
+template <class Config, StoreKind kStore, bool kGrouped = Config::kGrouping != Grouping::kNone>
 struct EpiloguePolicy;
 
 template <class Config>
-struct EpiloguePolicy<Config, StoreKind::kTma> {
+struct EpiloguePolicy<Config, StoreKind::kTma, false> {
     using Type = TmaStore<Config>;
 };
 
 template <class Config>
-struct EpiloguePolicy<Config, StoreKind::kPredicated> {
+struct EpiloguePolicy<Config, StoreKind::kTma, true> {
+    using Type = ClippedStore<Config>;
+};
+
+template <class Config, bool kGrouped>
+struct EpiloguePolicy<Config, StoreKind::kPredicated, kGrouped> {
     using Type = PredicatedStore<Config>;
 };
 
+/// The groups of a single product: none, and nothing to know of them. grouped.cuh has the other such policy.
 template <class Config>
+struct SingleProduct {
+    using Schedule = PersistentSchedule<Config>;
+
+    struct SharedStorage {};
+
+    static FP8GEMM_DEVICE void prepare(const KernelParams&, SharedStorage&) {}
+
+    static FP8GEMM_DEVICE Schedule schedule(const KernelParams& params, const SharedStorage&, uint32_t cluster,
+                                            uint32_t num_clusters, uint32_t rank) {
+        return Schedule(params.m, cluster, num_clusters, rank);
+    }
+};
+
+template <class Config, class Groups = SingleProduct<Config>>
 struct Dense {
     using Shape = TileShape<Config>;
-    using Schedule = PersistentSchedule<Config>;
+    using Schedule = typename Groups::Schedule;
     using Shares = ShareSum<Config>;
     using Output = typename SummedConfig<Config>::Type;
     using Epilogue = typename EpiloguePolicy<Output, Config::kStore>::Type;
@@ -68,6 +90,7 @@ struct Dense {
         OperandStages<Config> operands;
         [[no_unique_address]] typename Shares::SharedStorage shares;
         [[no_unique_address]] typename Epilogue::SharedStorage epilogue;
+        [[no_unique_address]] typename Groups::SharedStorage groups;
     };
     static_assert(sizeof(SharedStorage) == Config::kSharedBytes, "the host computes another size of shared memory");
 
@@ -77,19 +100,20 @@ struct Dense {
         const uint32_t warp = ptx::warp_index();
         const uint32_t warpgroup = warp / kWarpsPerWarpgroup;
         const uint32_t rank = Shape::kClusterSize == 1 ? 0 : ptx::cluster_rank();
-        const Schedule schedule(params.m, blockIdx.x / Shape::kClusterSize, gridDim.x / Shape::kClusterSize, rank);
+        const Schedule schedule = Groups::schedule(params, shared.groups, blockIdx.x / Shape::kClusterSize,
+                                                   gridDim.x / Shape::kClusterSize, rank);
 
         set_up(params, shared, warp);
         if (warpgroup == 0) {
             ptx::decrease_registers<kLoadRegisters>();
-            if (ptx::elect_one()) {
-                if (warp == 0) {
+            if (warp == 0) {
+                if (ptx::elect_one()) {
                     OperandLoader<Config>(params, shared.operands, rank).run(schedule);
                     // All that this CTA reads is on its way, so the next kernel's weights no longer hold it up.
                     ptx::launch_dependents();
-                } else if (warp <= Epilogue::kStoreWarps) {
-                    Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
                 }
+            } else if (warp <= Epilogue::kStoreWarps) {
+                Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
             }
         } else {
             ptx::increase_registers<kMultiplyRegisters>();
@@ -108,6 +132,7 @@ private:
         }
         synchronize();
         ptx::wait_for_previous_grids();
+        Groups::prepare(params, shared.groups);
     }
 
     static FP8GEMM_DEVICE void multiply(const Params& params, SharedStorage& shared, Schedule schedule,
@@ -116,14 +141,14 @@ private:
         const Addends<Output> addends(params, warpgroup, warp);
         typename Epilogue::Writer writer(params, shared.epilogue, warpgroup, warp);
         typename Shape::Accumulators accumulators;
-        TileCoordinate tile;
+        typename Schedule::Tile tile;
         bool more = schedule.next(tile);
         if (more) {
             multiplier.begin(tile);
         }
         while (more) {
-            multiplier.run(accumulators);
-            const TileCoordinate finished = tile;
+            multiplier.run(tile.steps(), accumulators);
+            const typename Schedule::Tile finished = tile;
             more = schedule.next(tile);
             if (more) {
                 multiplier.begin(tile);

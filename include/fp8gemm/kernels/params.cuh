@@ -20,14 +20,18 @@ struct KernelParams {
     const void* c;  ///< (M, N), if there is one
     int64_t c_stride_m;
     int64_t c_stride_n;
-    const void* bias;  ///< (N,), if there is one
-    uint32_t m;
+    const void* bias;         ///< (N,), if there is one
+    uint32_t m;               ///< with Grouping::kMasked that of each group
     uint32_t static_weights;  ///< nonzero: B and its scales may be read before the previous grids have ended
     const void* b;            ///< (N, K) e4m3, packed, where a kernel reads it without a map
     const float* scales_a;    ///< (M, ceil(K / 128)), where a kernel reads them without a map; strides in elements
     int64_t scales_a_stride_m;
     int64_t scales_a_stride_k;
+    int64_t scales_a_stride_group;  ///< with Grouping::kMasked
+    const int32_t* group_begins;    ///< (groups,): see scheduler/group_table.cuh
+    const int32_t* group_ends;
+    uint32_t k;  ///< of A and B, with Grouping::kColumns
 };
-static_assert(sizeof(KernelParams) == 896, "the host lays out this struct byte by byte");
+static_assert(sizeof(KernelParams) == 960, "the host lays out this struct byte by byte");
 
 }  // namespace fp8gemm

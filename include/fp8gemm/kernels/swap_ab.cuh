@@ -83,7 +83,10 @@ private:
 
     static FP8GEMM_DEVICE void multiply(const Params& params, SharedStorage& shared, SplitTile split, uint32_t tokens,
                                         uint32_t warp) {
-        ScaleProducts<Config> scales(params, split, tokens);
+        ScaleProducts<Config> scales(
+            {params.scales_a + split.tile.m * Shape::kTokens * params.scales_a_stride_m, params.scales_a_stride_m,
+             params.scales_a_stride_k, params.scales_b + Shape::row_of_scales_b(split.tile.n) * Shape::kNumKBlocks},
+            split.rank * Shape::kBlocksOfCta, tokens);
         if (params.static_weights == 0) {
             ptx::wait_for_previous_grids();
         }
@@ -94,7 +97,9 @@ private:
         scales.write(shared.products);
         ptx::named_barrier_sync(kProductsWritten, Shape::kConsumers);
         float sums[Shape::kWaveRegisters];
-        SwapAbMultiplier<Config>(shared.stages, shared.products, warp).run(sums);
+        // A stage that is filled once need not be handed back.
+        constexpr bool kRefills = Shape::kSteps > Config::kStages;
+        SwapAbMultiplier<Config, kRefills>(shared.stages, shared.products, warp).run(sums);
         const PieceStore<Config> store(params);
         Shares::give(shared.shares, split, tokens, warp, sums);
         Shares::for_each_piece(

@@ -11,7 +11,7 @@
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/wgmma.cuh"
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 
 namespace fp8gemm {
 
@@ -46,18 +46,20 @@ public:
         float lower[kBlocks];
     };
 
-    /// `scales` is (ceil(N / 128), ceil(K / 128)), row-major.
+    /// `scales` is (ceil(N / 128), ceil(K / 128)), row-major, for each group.
     FP8GEMM_DEVICE BlockScales(const float* scales, const OperandStages<Config>&, uint32_t first_col, uint32_t share)
         : scales_(scales), first_col_(first_col), share_(share) {}
 
     /// Asks for the first scales of a tile.
-    FP8GEMM_DEVICE void begin(TileCoordinate tile) {
-        const uint32_t col = tile.n * Shape::kBlockN + first_col_;
+    template <class Tile>
+    FP8GEMM_DEVICE void begin(const Tile& tile) {
+        const uint32_t col = tile.col_of_d() + first_col_;
         border_ = kScaleBlock - col % kScaleBlock;
 #pragma unroll
         for (uint32_t block = 0; block < kBlocks; ++block) {
             // Columns past the last multiply zeros; any scale that may be read will do.
-            rows_[block] = scales_ + minimum(col / kScaleBlock + block, kNumNBlocks - 1) * Shape::kNumKBlocks;
+            const uint32_t row = tile.first_block_of_b() + minimum(col / kScaleBlock + block, kNumNBlocks - 1);
+            rows_[block] = scales_ + row * Shape::kNumKBlocks;
             chunk_[block] = load(block, 0);
             next_[block] = load(block, kThreadsPerWarp);
         }

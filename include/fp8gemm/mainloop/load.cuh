@@ -3,7 +3,7 @@
 
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/tma.cuh"
-#include "fp8gemm/scheduler/persistent.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
@@ -14,7 +14,7 @@ namespace fp8gemm {
 /// the common tile and multicasts it, so the L2 is read once for all of them. A stage is therefore empty only when the
 /// consumers of all CTAs that this one writes to have said so.
 ///
-/// NOTE: Rows of A past M are not asked for. TMA would fill them with zeros, but takes longer for such a row than for one
+/// NOTE: Rows of A past the M of a single product are not asked for. TMA would fill them with zeros, but takes longer for such a row than for one
 /// that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and 12.5 us for 128 (H200, 2026-11-22). What is left
 /// in their place, be it NaN, reaches only rows of the output that are not stored.
 template <class Config>
@@ -69,15 +69,16 @@ public:
     }
 
     /// By one thread.
-    FP8GEMM_DEVICE void run(PersistentSchedule<Config> schedule) {
+    template <class Schedule>
+    FP8GEMM_DEVICE void run(Schedule schedule) {
         auto state = Ring::State::for_writer();
-        TileCoordinate tile;
+        typename Schedule::Tile tile;
         while (schedule.next(tile)) {
             this->mark_tile(tile);
-            const RowsOfA rows = rows_of_a(tile.m);
+            const RowsOfA rows = rows_of_a(tile);
             // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
-            for (uint32_t step = 0; step < Shape::kNumSteps; ++step) {
+            for (uint32_t step = 0; step < tile.steps(); ++step) {
                 load(tile, rows, step, state);
                 state.advance();
             }
@@ -85,8 +86,11 @@ public:
     }
 
 private:
-    FP8GEMM_DEVICE RowsOfA rows_of_a(uint32_t tile_m) const {
-        const uint32_t row = tile_m * Shape::kBlockM;
+    /// A group's tile is followed by rows of the next group, so that whole boxes are there to be read.
+    FP8GEMM_DEVICE RowsOfA rows_of_a(const GroupedTile<Config>&) const { return {&map_a_, Stages::kBytes}; }
+
+    FP8GEMM_DEVICE RowsOfA rows_of_a(PlainTile<Config> tile) const {
+        const uint32_t row = tile.row_of_a();
         const uint32_t in_part = rows_from(row + rank_n_ * kPartOfA, kPartOfA);
         const TensorMap* map = in_part == kPartOfA ? &map_a_ : &map_a_tail_;
         const uint32_t missing = Shape::kBlockM - rows_from(row, Shape::kBlockM);
@@ -100,7 +104,8 @@ private:
         return row < m_ ? minimum(m_ - row, most) : 0;
     }
 
-    FP8GEMM_DEVICE void load(TileCoordinate tile, RowsOfA rows, uint32_t step, typename Ring::State state) {
+    template <class Tile>
+    FP8GEMM_DEVICE void load(const Tile& tile, RowsOfA rows, uint32_t step, typename Ring::State state) {
         uint64_t* full = &ring_.full[state.stage];
         const uint32_t first = step * Stages::kBlocksPerStage;
         this->mark(Activity::kWaitEmpty, first);
@@ -116,11 +121,15 @@ private:
         }
     }
 
-    FP8GEMM_DEVICE void load_block(TileCoordinate tile, RowsOfA rows, uint32_t k_block, uint32_t slot, uint64_t* full) {
+    template <class Tile>
+    FP8GEMM_DEVICE void load_block(const Tile& tile, RowsOfA rows, uint32_t block_of_tile, uint32_t slot,
+                                   uint64_t* full) {
+        const uint32_t k_block = tile.first_k_block() + block_of_tile;
         const uint32_t k = k_block * Shape::kBlockK;
-        const uint32_t row_a = tile.m * Shape::kBlockM;
-        const uint32_t row_b = tile.n * Shape::kBlockN;
-        ptx::tma_load_2d(stages_.scales.a[slot], map_scales_a_, full, row_a, k_block);
+        const uint32_t row_a = tile.row_of_a();
+        const uint32_t row_b = tile.row_of_b();
+        ptx::tma_load_2d(stages_.scales.a[slot], map_scales_a_, full, tile.row_of_scales_a(),
+                         tile.block_of_scales_a() + block_of_tile);
         if constexpr (Config::kScaling == Scaling::kRow) {
             ptx::tma_load_2d(stages_.scales.b[slot], map_scales_b_, full, row_b, k_block);
         }

@@ -17,7 +17,7 @@
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/wgmma.cuh"
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
@@ -57,10 +57,13 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     static constexpr uint32_t kMostOfChunk = kInFlight == 1 ? minimum(4u, 8 / kLoops) : kWavesPerBlock > 1 ? 4 : 8;
     static constexpr uint32_t kPlainChunk = minimum(kMostOfChunk, kMostOfK);
     static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
-    static constexpr uint32_t kLongChunk = kInFlight > 1   ? kMostOfChunk
+    /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
+    static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
+    static constexpr uint32_t kLongChunk = kStepsVary      ? 1
+                                           : kInFlight > 1 ? kMostOfChunk
                                            : kEndsAnywhere ? kPlainChunk
                                                            : greatest_common_divisor(kPlainChunk, Shape::kNumSteps);
-    static constexpr uint32_t kShortChunk = kInFlight == 1 ? kLongChunk : kLongChunk / 2;
+    static constexpr uint32_t kShortChunk = kInFlight == 1 || kStepsVary ? kLongChunk : kLongChunk / 2;
     static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
     static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
@@ -79,6 +82,7 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     uint32_t lane_;
     uint32_t warpgroup_;
     uint32_t first_row_;     ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
+    uint32_t first_scale_;   ///< its place among the scales of A
     uint32_t descriptor_a_;  ///< of this warpgroup's rows in stage 0
     uint32_t descriptor_b_;  ///< of this warpgroup's columns in stage 0
     typename Ring::State state_ = Ring::State::for_reader();
@@ -98,15 +102,17 @@ public:
     }
 
     /// Asks for what `run` will need of a tile besides its operands, early enough that it need not wait for it.
-    FP8GEMM_DEVICE void begin(TileCoordinate tile) {
+    template <class Tile>
+    FP8GEMM_DEVICE void begin(const Tile& tile) {
         this->mark_tile(tile);
+        first_scale_ = first_row_ + tile.skipped_scales_a();
         scales_.begin(tile);
     }
 
-    /// Computes this warpgroup's part of the tile that was begun, over the whole of K.
-    FP8GEMM_DEVICE void run(typename Shape::Accumulators& accumulators) {
+    /// Computes this warpgroup's part of the tile that was begun, over the whole of K: so many stages.
+    FP8GEMM_DEVICE void run(uint32_t steps, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
-        multiply_up_to<kBorderRange>(accumulators);
+        multiply_up_to<kBorderRange>(steps, accumulators);
     }
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
@@ -137,23 +143,23 @@ private:
 
     /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
     template <uint32_t kLargest>
-    FP8GEMM_DEVICE void multiply_up_to(typename Shape::Accumulators& accumulators) {
+    FP8GEMM_DEVICE void multiply_up_to(uint32_t steps, typename Shape::Accumulators& accumulators) {
         if constexpr (kLargest < kScaleBlock) {
             if (scales_.border() > kLargest) {
-                multiply_up_to<kLargest + kBorderRange>(accumulators);
+                multiply_up_to<kLargest + kBorderRange>(steps, accumulators);
                 return;
             }
         }
-        multiply_chunks(Borders{kLargest - kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
+        multiply_chunks(steps, Borders{kLargest - kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
     }
 
-    FP8GEMM_DEVICE void multiply_chunks(Borders borders, typename Shape::Accumulators& accumulators) {
+    FP8GEMM_DEVICE void multiply_chunks(uint32_t steps, Borders borders, typename Shape::Accumulators& accumulators) {
         uint32_t k_block = 0;
         bool is_short = kStaggers && warpgroup_ % 2 == 1;
 #pragma unroll 1
-        while (k_block < Shape::kNumSteps) {
+        while (k_block < steps) {
             if constexpr (kStaggers) {
-                if (!is_short && k_block + kLongChunk <= Shape::kNumSteps) {
+                if (!is_short && k_block + kLongChunk <= steps) {
                     multiply_chunk<kLongChunk>(k_block, borders, accumulators);
                     k_block += kLongChunk;
                     continue;
@@ -215,7 +221,7 @@ private:
         }
         flight.stage = state_.stage;
         const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();
-        const float* source = &stages_.scales.a[slot][first_row_ + m * Shape::kWaveM];
+        const float* source = &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
         const float scales_a[2] = {source[0], source[8]};
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
         multiply_wave(flight.stage, m, n, flight.block_sums);

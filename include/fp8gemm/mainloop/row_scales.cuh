@@ -4,7 +4,7 @@
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/wgmma.cuh"
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 
 namespace fp8gemm {
 
@@ -33,7 +33,8 @@ public:
         : stages_(stages), first_col_(first_col + ptx::lane_index() % 4 * 2) {}
 
     /// Nothing to do ahead of a stage: its scales come with it.
-    FP8GEMM_DEVICE void begin(TileCoordinate) {}
+    template <class Tile>
+    FP8GEMM_DEVICE void begin(const Tile&) {}
     FP8GEMM_DEVICE void advance(uint32_t) {}
 
     /// `scales_a` are those of this thread's upper and lower row of the wave.

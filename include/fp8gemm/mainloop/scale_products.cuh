@@ -7,9 +7,16 @@
 #pragma once
 
 #include "fp8gemm/common/swap_ab_shape.cuh"
-#include "fp8gemm/scheduler/split.cuh"
 
 namespace fp8gemm {
+
+/// Where the scales of a tile are; strides in elements.
+struct TileScales {
+    const float* a;  ///< of the tile's first token
+    int64_t a_stride_m;
+    int64_t a_stride_k;
+    const float* b;  ///< of the 128-row block that the tile's weight rows lie in
+};
 
 template <class Config>
 class ScaleProducts {
@@ -33,19 +40,15 @@ class ScaleProducts {
 public:
     using OfBlock = float[Shape::kTokens];
 
-    /// `tokens` is how many of the tile exist.
-    template <class Params>
-    FP8GEMM_DEVICE ScaleProducts(const Params& params, SplitTile split, uint32_t tokens)
-        : stride_of_pass_(params.scales_a_stride_k * kBlocksOfPass),
+    /// `first_block` is the CTA's first K block, `tokens` how many of the tile exist.
+    FP8GEMM_DEVICE ScaleProducts(const TileScales& scales, uint32_t first_block, uint32_t tokens)
+        : stride_of_pass_(scales.a_stride_k * kBlocksOfPass),
           token_(threadIdx.x % Shape::kTokens),
           block_(threadIdx.x / Shape::kTokens) {
-        const uint32_t first_block = split.rank * Shape::kBlocksOfCta;
         const uint32_t exist = Shape::kNumKBlocks - minimum(first_block, Shape::kNumKBlocks);
         blocks_ = token_ < tokens ? minimum(exist, Shape::kBlocksOfCta) : 0;
-        scales_a_ = params.scales_a + (split.tile.m * Shape::kTokens + token_) * params.scales_a_stride_m +
-                    (first_block + block_) * params.scales_a_stride_k;
-        scales_b_ =
-            params.scales_b + split.tile.n * Shape::kRows / kScaleBlock * Shape::kNumKBlocks + first_block + block_;
+        scales_a_ = scales.a + token_ * scales.a_stride_m + (first_block + block_) * scales.a_stride_k;
+        scales_b_ = scales.b + first_block + block_;
         if (block_ == kBlocksOfPass) {  // threads left over, where tokens do not divide them
             block_ = Shape::kBlocksOfCta;
         }

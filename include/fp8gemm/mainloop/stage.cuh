@@ -11,12 +11,21 @@ namespace fp8gemm {
 template <class Config>
 constexpr uint32_t kRingBlocks = Config::kStages * Config::kWarpgroupsK;
 
+/// Scales of A's rows that are loaded with each K block. A box may not begin inside 16 bytes of a matrix (on an H200 that
+/// ends in an illegal instruction), and a group of rows begins anywhere: of up to three scales ahead there is no use.
+template <class Config>
+constexpr uint32_t kScalesOfA = Config::kBlockM + (Config::kGrouping == Grouping::kContiguous ? kScalesOfPiece : 0);
+
+/// The same in whole 128 bytes, since TMA writes to no other places.
+template <class Config>
+constexpr uint32_t kScalesOfAStride = ceil_div(kScalesOfA<Config>, 32u) * 32;
+
 /// Scales that are loaded with each K block: those of A's rows and, if B is scaled by rows too, those of B's.
 template <class Config, Scaling kScaling = Config::kScaling>
 struct ScaleStages {
-    static constexpr uint32_t kBytes = Config::kBlockM * sizeof(float);
+    static constexpr uint32_t kBytes = kScalesOfA<Config> * sizeof(float);
 
-    alignas(128) float a[kRingBlocks<Config>][Config::kBlockM];
+    alignas(128) float a[kRingBlocks<Config>][kScalesOfAStride<Config>];
 };
 
 template <class Config>

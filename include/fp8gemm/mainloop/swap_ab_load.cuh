@@ -7,9 +7,8 @@
 // ring holds them all; and else when the tokens of the first stages are, which what it asks for would hold up.
 #pragma once
 
-#include "fp8gemm/mainloop/swap_ab_stage.cuh"
+#include "fp8gemm/mainloop/swap_ab_copies.cuh"
 #include "fp8gemm/ptx/thread.cuh"
-#include "fp8gemm/ptx/tma.cuh"
 #include "fp8gemm/scheduler/split.cuh"
 
 namespace fp8gemm {
@@ -22,8 +21,7 @@ class SwapAbLoader {
     static constexpr bool kHoldsAll = Shape::kSteps <= Config::kStages;
     static constexpr uint32_t kAhead = kHoldsAll ? Shape::kSteps : Config::kStages;
 
-    const TensorMap& map_a_;
-    const TensorMap& map_b_;
+    SwapAbCopies<Config> copies_;
     Stages& stages_;
     uint32_t first_token_;
     uint32_t first_row_;
@@ -33,8 +31,7 @@ class SwapAbLoader {
 public:
     template <class Params>
     FP8GEMM_DEVICE SwapAbLoader(const Params& params, Stages& stages, SplitTile split)
-        : map_a_(params.a_map),
-          map_b_(params.b_map),
+        : copies_(params, stages),
           stages_(stages),
           first_token_(split.tile.m * Shape::kTokens),
           first_row_(split.tile.n * Shape::kRows),
@@ -78,31 +75,11 @@ public:
 
 private:
     FP8GEMM_DEVICE void load_tokens(uint32_t step, uint32_t stage) {
-        const uint32_t k_block = first_k_block_ + step * Shape::kBlocksPerStage;
-        load_blocks<Stages::kTokenBlockBytes>(stages_.tokens[stage], map_a_, &stages_.ring.full[stage], first_token_,
-                                              k_block);
+        copies_.load_tokens(first_token_, first_k_block_ + step * Shape::kBlocksPerStage, stage);
     }
 
     FP8GEMM_DEVICE void load_weights(uint32_t step, uint32_t stage) {
-        const uint32_t k_block = first_k_block_ + step * Shape::kBlocksPerStage;
-        load_blocks<Stages::kWeightBlockBytes>(stages_.weights[stage], map_b_, &stages_.ring.full[stage], first_row_,
-                                               k_block, ptx::evict_first_policy());
-    }
-
-    /// Loads the K blocks of a stage: at once, if K is whole blocks and the map therefore has a dimension of them.
-    /// `policy` is none or that of the L2 cache.
-    template <uint32_t kBlockBytes, class... Policy>
-    FP8GEMM_DEVICE void load_blocks(uint8_t* destination, const TensorMap& map, uint64_t* full, uint32_t row,
-                                    uint32_t k_block, Policy... policy) {
-        if constexpr (Config::kK % Config::kBlockK == 0) {
-            ptx::tma_load_3d(destination, map, full, 0, row, k_block, policy...);
-        } else {
-#pragma unroll
-            for (uint32_t block = 0; block < Shape::kBlocksPerStage; ++block) {
-                ptx::tma_load_2d(destination + block * kBlockBytes, map, full, (k_block + block) * Config::kBlockK, row,
-                                 policy...);
-            }
-        }
+        copies_.load_weights(first_row_, first_k_block_ + step * Shape::kBlocksPerStage, stage);
     }
 };
 

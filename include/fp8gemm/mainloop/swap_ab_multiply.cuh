@@ -25,7 +25,8 @@ FP8GEMM_HOST_DEVICE constexpr uint32_t chunk_of(uint32_t steps, uint32_t longest
     return best;
 }
 
-template <class Config>
+/// `kRefills`: stages are filled more than once, and therefore handed back.
+template <class Config, bool kRefills>
 class SwapAbMultiplier {
     using Shape = SwapAbShape<Config>;
     using Stages = SwapAbStages<Config>;
@@ -64,6 +65,7 @@ public:
                         descriptor_offset(warpgroup * Shape::kSlices * Stages::kTokenBlockBytes);
     }
 
+    /// Multiplies the next tile of which there are stages.
     FP8GEMM_DEVICE void run(Sums& sums) {
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {
@@ -121,9 +123,8 @@ private:
         }
     }
 
-    /// A stage that is filled once need not be handed back.
     FP8GEMM_DEVICE void release(uint32_t stage) {
-        if constexpr (Shape::kSteps > Config::kStages) {
+        if constexpr (kRefills) {
             __syncwarp();
             if (ptx::lane_index() == 0) {
                 ptx::mbarrier_arrive(&stages_.ring.empty[stage]);

@@ -11,6 +11,7 @@ namespace fp8gemm {
 template <class Config>
 struct SwapAbStages {
     using Shape = SwapAbShape<Config>;
+    using Ring = BarrierRing<Config::kStages>;
     static constexpr uint32_t kWeightBlockBytes = Shape::kRows * Config::kBlockK;
     static constexpr uint32_t kTokenBlockBytes = Shape::kTokens * Config::kBlockK;
     static constexpr uint32_t kWeightBytes = Shape::kBlocksPerStage * kWeightBlockBytes;
@@ -20,7 +21,7 @@ struct SwapAbStages {
 
     alignas(1024) uint8_t weights[Config::kStages][kWeightBytes];
     alignas(1024) uint8_t tokens[Config::kStages][kTokenBytes];
-    BarrierRing<Config::kStages> ring;
+    Ring ring;
 };
 
 }  // namespace fp8gemm

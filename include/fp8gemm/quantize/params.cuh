@@ -5,9 +5,9 @@
 
 namespace fp8gemm {
 
-/// Filled in by the host: fp8gemm/driver/launch.py knows these offsets. Strides and pitches are in elements.
+/// Filled in by the host: fp8gemm/driver/arguments.py knows these offsets. Strides and pitches are in elements.
 struct QuantizeParams {
-    const void* x;         ///< (rows, k), or (rows, 2 k): gate and up side by side
+    const void* x;         ///< (rows, k), or (rows, 2 k): gate and up side by side; with groups as many times
     const void* residual;  ///< (rows, k), if there is one
     const void* weight;    ///< (k,), of the norm, if there is one
     uint8_t* codes;        ///< (rows, k) e4m3, packed
@@ -19,7 +19,10 @@ struct QuantizeParams {
     uint32_t k;
     uint32_t scales_pitch;
     float eps;
+    const int32_t* counts;   ///< (groups,): how many rows of a group there are, out of `rows`
+    int64_t x_group_stride;  ///< codes and scales of groups are packed
+    uint32_t groups;         ///< 0 where there are none
 };
-static_assert(sizeof(QuantizeParams) == 80, "the host lays out this struct byte by byte");
+static_assert(sizeof(QuantizeParams) == 104, "the host lays out this struct byte by byte");
 
 }  // namespace fp8gemm

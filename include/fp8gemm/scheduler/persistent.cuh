@@ -5,12 +5,14 @@
 // stored nowhere: the CTA must still load its share of what the cluster multicasts.
 #pragma once
 
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
 
 namespace fp8gemm {
 
 template <class Config>
 struct PersistentSchedule {
+    using Tile = PlainTile<Config>;
+
     static constexpr uint32_t kClusterTileM = Config::kBlockM * Config::kClusterM;
     static constexpr uint32_t kClusterTileN = Config::kBlockN * Config::kClusterN;
     static constexpr uint32_t kNumN = ceil_div(Config::kN, kClusterTileN);
@@ -24,7 +26,7 @@ struct PersistentSchedule {
         : num_m(ceil_div(m, kClusterTileM)), index(cluster), num_clusters(num_clusters), rank(rank) {}
 
     /// Gives this CTA's next tile, in units of CTA tiles; false when there is none.
-    FP8GEMM_HOST_DEVICE bool next(TileCoordinate& tile) {
+    FP8GEMM_HOST_DEVICE bool next(Tile& tile) {
         if (index >= num_m * kNumN) {
             return false;
         }

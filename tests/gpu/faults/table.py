@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "tests/gpu/faults"
 ORDER = "tests/gpu/test_quantize_order.py"
+CONTIGUOUS, MASKED, COLUMNS = "tests/gpu/test_grouped.py", "tests/gpu/test_masked.py", "tests/gpu/test_k_grouped.py"
 
 
 @dataclass(frozen=True)
@@ -108,4 +109,80 @@ FAULTS = (
         ),
     ),
     Fault(21, "a plan's or layer's weight moved, replaced, reloaded, copied, pickled", ("plans.py", "layers.py")),
+    Fault(
+        22,
+        "rows of no group (index -1), sizes of any number",
+        more=(
+            f"{CONTIGUOUS}::test_groups_of_any_size_anywhere",
+            f"{CONTIGUOUS}::test_every_way_to_say_whose_a_row_is",
+            f"{MASKED}::test_any_counts",
+            f"{COLUMNS}::test_groups_of_any_size",
+        ),
+    ),
+    Fault(
+        23,
+        "indices, offsets and counts out of range: clamped, or refused where a setting asks for it",
+        more=(
+            f"{CONTIGUOUS}::test_groups_out_of_range_are_clamped",
+            f"{CONTIGUOUS}::test_wrong_groups_are_refused_where_a_setting_asks_for_it",
+            f"{MASKED}::test_counts_out_of_range_are_clamped",
+            f"{MASKED}::test_counts_past_the_room_are_refused_where_a_setting_asks_for_it",
+            f"{COLUMNS}::test_every_way_to_say_where_a_group_is",
+            "tests/unit/test_grouped_checks.py",
+        ),
+    ),
+    Fault(
+        24,
+        "all groups empty, one group gets all",
+        more=(
+            f"{CONTIGUOUS}::test_one_group_gets_all_and_none_gets_any",
+            f"{MASKED}::test_none_all_and_only_one",
+            f"{COLUMNS}::test_few_groups_and_empty_ones",
+            f"{COLUMNS}::test_empty_groups_keep_the_bits_of_c",
+        ),
+    ),
+    Fault(
+        25,
+        "256 groups",
+        more=(
+            f"{CONTIGUOUS}::test_256_groups",
+            f"{MASKED}::test_256_groups_of_few_rows",
+            f"{COLUMNS}::test_256_groups",
+        ),
+    ),
+    Fault(
+        26,
+        "groups: 1000 replays of a graph, with others each time",
+        more=(
+            f"{CONTIGUOUS}::test_graph_replay_with_other_groups",
+            f"{MASKED}::test_graph_replay_with_other_counts",
+            f"{COLUMNS}::test_graph_replay_with_other_sizes",
+        ),
+        limit_s=200,
+    ),
+    Fault(
+        27,
+        "groups: canaries around the output, NaN past the end of every input and in one group",
+        more=(
+            f"{CONTIGUOUS}::test_canaries_around_the_output",
+            f"{CONTIGUOUS}::test_nan_past_the_end_of_every_input_changes_nothing",
+            f"{CONTIGUOUS}::test_nan_of_one_group_stays_in_it",
+            f"{MASKED}::test_canaries_around_the_output",
+            f"{MASKED}::test_nan_past_the_end_of_every_input_changes_nothing",
+            f"{MASKED}::test_nan_of_one_group_stays_in_it",
+            f"{COLUMNS}::test_bytes_around_the_operands",
+            f"{COLUMNS}::test_nan_of_one_group_stays_in_it",
+        ),
+    ),
+    Fault(
+        28,
+        "groups: 200 runs of one input, any number of SMs, batch invariance",
+        more=tuple(
+            f"{file}::{test}"
+            for file in (CONTIGUOUS, MASKED, COLUMNS)
+            for test in ("test_repeated_runs_are_bitwise_equal", "test_any_number_of_sms")
+        )
+        + tuple(f"{file}::test_batch_invariant_rows_are_those_of_the_dense_product" for file in (CONTIGUOUS, MASKED)),
+        limit_s=200,
+    ),
 )

@@ -1,0 +1,101 @@
+"""Which weights the routed experts of a model have, read off its ``config.json``. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fp8gemm.ahead.architectures import K_STEP, find_fields, qwen_layer_kinds
+from fp8gemm.ahead.model_config import Fields
+from fp8gemm.errors import InputError
+
+
+@dataclass(frozen=True)
+class GroupedShape:
+    """Weights (G, N, K) of experts, or the part of them that one rank holds.
+
+    Attributes:
+        name: the end of their name in the model, for people.
+        groups: experts.
+        n, k: output and input features of each.
+    """
+
+    name: str
+    groups: int
+    n: int
+    k: int
+
+
+def experts_of_config(config: Mapping[str, Any], *, tp: int = 1, ep: int = 1) -> tuple[GroupedShape, ...]:
+    """The weights of the routed experts, gate and up as one: none, or ``gate_up_proj`` and ``down_proj``.
+
+    Args:
+        config: as in `fp8gemm.ahead.architectures.linears_of_config`.
+        tp: ranks that share each layer.
+        ep: ranks over which experts are divided. Where these are fewer than ``tp``, ``tp / ep`` ranks share each
+            expert, by its intermediate features; else each rank has whole experts.
+
+    Raises:
+        InputError: a field is missing or is not what it should be, experts or their features do not divide over the
+            ranks, or the features of a rank are no multiple of 16.
+        UnsupportedError: as `linears_of_config`.
+    """
+    for name, ranks in (("tp", tp), ("ep", ep)):
+        if type(ranks) is not int or ranks < 1:
+            raise InputError(f"{name}: expected a whole number of ranks, at least 1, got {ranks!r}")
+    fields, model_type = find_fields(config)
+    reader = _READERS.get(model_type)
+    experts, intermediate = (0, 0) if reader is None else reader(fields)
+    if not experts:
+        return ()
+    if experts % ep:
+        raise InputError(f"experts: expected a number that divides over ep = {ep} ranks, got {experts}")
+    sharing = _ranks_of_an_expert(tp, ep)
+    hidden, share = fields.size("hidden_size"), intermediate // sharing
+    if hidden % K_STEP or intermediate % sharing or share % K_STEP:
+        raise InputError(
+            f"experts: expected hidden and, on each of {sharing} ranks, intermediate features that are multiples of "
+            f"{K_STEP}, got {hidden} and {intermediate}"
+        )
+    return (
+        GroupedShape("experts.gate_up_proj", experts // ep, 2 * share, hidden),
+        GroupedShape("experts.down_proj", experts // ep, hidden, share),
+    )
+
+
+def _ranks_of_an_expert(tp: int, ep: int) -> int:
+    if tp <= ep:
+        return 1
+    if tp % ep:
+        raise InputError(f"expected tp to be a multiple of ep where it is larger, got tp = {tp}, ep = {ep}")
+    return tp // ep
+
+
+def _mixtral(fields: Fields) -> tuple[int, int]:
+    return fields.size("num_local_experts", least=0), fields.size("intermediate_size")
+
+
+def _qwen(fields: Fields) -> tuple[int, int]:
+    _, sparse = qwen_layer_kinds(fields)
+    if not sparse:
+        return 0, 0
+    # transformers writes the first name and, for some of its classes, the second.
+    experts = fields.size_or_null("num_experts", fields.size_or_null("num_local_experts", None, least=0), least=0)
+    return fields.size("num_experts") if experts is None else experts, fields.size("moe_intermediate_size")
+
+
+def _deepseek(fields: Fields) -> tuple[int, int]:
+    if fields.size("first_k_dense_replace", least=0) >= fields.size("num_hidden_layers"):
+        return 0, 0
+    return fields.size("n_routed_experts", least=0), fields.size("moe_intermediate_size")
+
+
+_READERS: dict[str, Callable[[Fields], tuple[int, int]]] = {
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen,
+    "qwen3_moe": _qwen,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+}
+"""For each model type that has experts: how many there are, and their intermediate features."""

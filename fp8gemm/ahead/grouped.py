@@ -1,0 +1,67 @@
+"""From weights of groups to the grouped products that they will be asked for: pure functions, without tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from fp8gemm import settings
+from fp8gemm.errors import InputError
+from fp8gemm.families.group_ranges import GROUP_RANGES
+from fp8gemm.families.grouped import kernel_request
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
+from fp8gemm.tuning.grouped_steps import grouped_configs
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
+
+SERVED = (Grouping.CONTIGUOUS, Grouping.MASKED)
+"""What inference asks for."""
+
+
+@dataclass(frozen=True)
+class GroupedVariants:
+    """How the products of weights (G, N, K) may be asked for; one of each is combined with one of each other.
+
+    Attributes:
+        groupings: contiguous and masked are products of the weights, columns those that make their gradients.
+        outputs: types of D; gradients are float32.
+        batch_invariant: as in `fp8gemm.gemm_grouped`, but for None: what the settings say.
+        any_strides: also for outputs that TMA cannot write, in columns or at odd addresses.
+    """
+
+    groupings: tuple[Grouping, ...] = SERVED
+    outputs: tuple[OutputType, ...] = (OutputType.BFLOAT16,)
+    batch_invariant: bool | None = None
+    any_strides: bool = False
+
+    def problems(self, groups: int, n: int, k: int, max_m: int) -> list[GroupedProblem]:
+        """Those of weights (G, N, K), each with the largest M of a typical group.
+
+        Raises:
+            InputError: sizes that no kernel takes.
+        """
+        if max_m < 1:
+            raise InputError(f"max_m: expected at least 1, got {max_m}")
+        invariant = settings.current().batch_invariant if self.batch_invariant is None else self.batch_invariant
+        found: list[GroupedProblem] = []
+        for grouping in self.groupings:
+            if grouping is Grouping.COLUMNS:
+                gradient = grouped_problem(grouping, groups, n, k, k, OutputType.FLOAT32)
+                found += [gradient, replace(gradient, c=Addend.FLOAT32)]
+                continue
+            found += [
+                grouped_problem(grouping, groups, max_m, n, k, output, batch_invariant=invariant)
+                for output in self.outputs
+            ]
+        if self.any_strides:
+            found += [replace(each, store=StoreKind.PREDICATED) for each in found if each.store is StoreKind.TMA]
+        return found
+
+
+def grouped_kernels(problem: GroupedProblem, chip: Chip) -> Iterator[KernelRequest]:
+    """Those that are asked for with some M up to the problem's own."""
+    if problem.grouping is Grouping.CONTIGUOUS:
+        yield GROUP_RANGES
+    for config in grouped_configs(problem, chip):
+        yield kernel_request(problem, config)

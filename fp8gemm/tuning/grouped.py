@@ -1,0 +1,47 @@
+"""From a grouped problem and a chip to a config: pure functions, cached."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from operator import itemgetter
+
+from fp8gemm.tuning.grouped_config import swapped_candidates, tile_candidates
+from fp8gemm.tuning.grouped_model import swapped_us, tile_us
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.problem import FEW_ROWS, ROW_STEP, counted_rows
+from fp8gemm.tuning.select import Config
+
+
+def select_grouped(problem: GroupedProblem, chip: Chip) -> Config:
+    """The config of the least predicted cost."""
+    return ranked_grouped(problem, chip)[0]
+
+
+def ranked_grouped(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
+    """Every candidate, best first. All of them are right whatever the sizes of groups."""
+    return _ranked(replace(problem, m=counted_rows(problem.m), static_weights=False), chip)
+
+
+def grouped_config_by_m(problem: GroupedProblem, chip: Chip) -> tuple[tuple[int, Config], ...]:
+    """The choice as a step function of the rows of a typical group: (most rows, config), up to ``problem.m``."""
+    last = counted_rows(problem.m)
+    steps: list[tuple[int, Config]] = []
+    for m in (*(rows for rows in FEW_ROWS if rows <= last), *range(FEW_ROWS[-1] + ROW_STEP, last + 1, ROW_STEP)):
+        config = select_grouped(replace(problem, m=m), chip)
+        if steps and steps[-1][1] == config:
+            steps.pop()
+        steps.append((m, config))
+    return tuple(steps)
+
+
+@lru_cache(maxsize=4096)
+def _ranked(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
+    of_all = replace(problem, m=0)
+    costs: list[tuple[float, Config]] = [
+        (tile_us(problem, config, chip), config) for config in tile_candidates(of_all, chip)
+    ]
+    if problem.m <= FEW_ROWS[-1]:
+        costs += [(swapped_us(problem, config, chip), config) for config in swapped_candidates(of_all)]
+    return tuple(config for _, config in sorted(costs, key=itemgetter(0)))

@@ -1,0 +1,125 @@
+"""Configs of grouped products: how much shared memory they take, and which are worth considering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from fp8gemm.tuning import hopper, swap_ab
+from fp8gemm.tuning.config import (
+    BARRIER_BYTES,
+    CLUSTER_TILES,
+    TileConfig,
+    align,
+    candidate_configs,
+    is_for_other_k,
+    shared_bytes,
+    staged_parts,
+)
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.problem import FEW_ROWS, Grouping
+from fp8gemm.tuning.select import Config, invariant_wave_cols
+from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig
+
+_SLOW_TILE = (128, 160)
+"""Slower than its neighbours by 3 to 7 % at all of DeepGEMM's shapes (H200, 2026-11-22). A single product has it for an
+even number of rounds, which groups of any size make no use of."""
+
+_CTAS_OF_SM = (1, 2, 3, 4)
+_LEAST_SWAPPED_STAGES = 4
+
+
+def grouped_shared_bytes(problem: GroupedProblem, config: Config) -> int:
+    """Size of the kernel's SharedStorage. The kernel asserts at compile time that it computes the same."""
+    if isinstance(config, SwapAbConfig):
+        return align(swap_ab.used_bytes(config, problem.k) + problem.table_bytes(config.threads), 1024)
+    padding = 4 * (align(scales_of_box(problem, config), 32) - config.block_m)
+    whole = shared_bytes(config, problem.store, problem.output, problem.scaling, padding_bytes=padding)
+    return whole + align(problem.table_bytes(config.threads), 1024)
+
+
+def scales_of_box(problem: GroupedProblem, config: TileConfig) -> int:
+    """Scales of rows of A that are loaded with a K block: groups begin anywhere, boxes on 16 bytes."""
+    return config.block_m + (4 if problem.grouping is Grouping.CONTIGUOUS else 0)
+
+
+@lru_cache(maxsize=256)
+def tile_candidates(problem: GroupedProblem, chip: Chip) -> tuple[TileConfig, ...]:
+    """Those of the ordinary orientation for every M: the problem's own is 0."""
+    return tuple(_tiles(problem, chip))
+
+
+@lru_cache(maxsize=256)
+def swapped_candidates(problem: GroupedProblem) -> tuple[SwapAbConfig, ...]:
+    """Those of the swapped orientation for every M: the problem's own is 0."""
+    if problem.grouping is Grouping.COLUMNS or problem.batch_invariant:
+        return ()
+    return tuple(dict.fromkeys(_swapped(problem)))
+
+
+def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
+    """Candidates of the ordinary orientation, their rings less deep where the table needs the room."""
+    width = None
+    if problem.batch_invariant:
+        width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
+    for config in candidate_configs(problem.store, problem.output, problem.scaling):
+        if config.tile in CLUSTER_TILES or (width is None and is_for_other_k(config, problem.k)):
+            continue
+        if scales_of_box(problem, config) > hopper.MAX_BOX_ROWS or config.tile[:2] == _SLOW_TILE:
+            continue
+        if config.warpgroups_k > 1 and not _shares_end_with_k(problem, config):
+            continue
+        if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
+            continue
+        fitting = _fitting(problem, config)
+        if fitting is not None:
+            yield fitting
+
+
+def _shares_end_with_k(problem: GroupedProblem, config: TileConfig) -> bool:
+    """Whether warpgroups that share K never meet a K block past its end that is another group's, instead of zeros."""
+    whole = problem.of_group().k_blocks % config.warpgroups_k == 0
+    return problem.grouping is Grouping.CONTIGUOUS or (problem.grouping is Grouping.MASKED and whole)
+
+
+def _fitting(problem: GroupedProblem, config: TileConfig) -> TileConfig | None:
+    fewest = min(-(-staged_parts(config) // 2), config.staging_slots)
+    shallower = (
+        replace(config, stages=stages, staging_slots=slots)
+        for stages in (config.stages, config.stages - 1)
+        for slots in range(config.staging_slots, fewest - 1, -1)
+    )
+    room = hopper.SHARED_BYTES_PER_CTA
+    return next((each for each in shallower if each.stages >= 2 and grouped_shared_bytes(problem, each) <= room), None)
+
+
+def _swapped(problem: GroupedProblem) -> Iterator[SwapAbConfig]:
+    """Candidates of the swapped orientation: for each tile the deepest rings with which so many CTAs fit an SM."""
+    for block_m in (rows for rows in FEW_ROWS if rows <= MAX_TOKENS):
+        for block_n in (64, 32, 16):
+            for warpgroups_k in (1, 2):
+                shallow = SwapAbConfig(block_m, block_n, 2, warpgroups_k)
+                if swap_ab.violations(shallow, problem.k):
+                    continue
+                yield from _of_each_depth(problem, shallow)
+
+
+def _of_each_depth(problem: GroupedProblem, shallow: SwapAbConfig) -> Iterator[SwapAbConfig]:
+    beside = grouped_shared_bytes(problem, shallow) - align(
+        shallow.stages * (shallow.stage_bytes + 2 * BARRIER_BYTES), 1024
+    )
+    for ctas in _CTAS_OF_SM:
+        room = hopper.SHARED_BYTES_PER_SM // ctas - hopper.RESERVED_SHARED_BYTES - beside - 1024
+        stages = min(room // (shallow.stage_bytes + 2 * BARRIER_BYTES), 4 * shallow.steps(problem.k))
+        config = replace(shallow, stages=stages)
+        if stages >= _LEAST_SWAPPED_STAGES and ctas * shallow.threads * align(shallow.registers, 8) <= 65536:
+            yield config
+
+
+def swapped_resident_ctas(problem: GroupedProblem, config: SwapAbConfig) -> int:
+    """CTAs that an SM holds at once."""
+    by_memory = hopper.SHARED_BYTES_PER_SM // (grouped_shared_bytes(problem, config) + hopper.RESERVED_SHARED_BYTES)
+    by_registers = hopper.REGISTERS_PER_SM // (align(config.registers, 8) * config.threads)
+    return max(min(by_memory, by_registers, hopper.THREADS_PER_SM // config.threads), 1)

@@ -1,0 +1,83 @@
+"""What grouped products are taken to cost under a config.
+
+The host knows how many groups there are and how many rows a typical one has, not how many each has; so costs are for
+groups of about that size. A group's rows end inside a tile: half a tile is lost by each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.constants import DEFAULT
+from fp8gemm.tuning.grouped_config import swapped_resident_ctas
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.model import Predictor, norm, tile_cost
+from fp8gemm.tuning.problem import FEW_ROWS, Grouping, Problem
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+from fp8gemm.tuning.swap_ab_model import DEFAULT as SWAP_AB
+
+_SIZES = (0.6, 0.8, 1.0, 1.2, 1.4)
+"""Sizes of groups that are counted on, of the typical one."""
+
+_OVERLAP_EXPONENT = 2.0
+"""How well tensor work and weights from device memory hide each other, where both take long."""
+_TABLE_US = 1.0
+"""Filling the table of groups."""
+_SWAPPED_LAUNCH_US = 3.0
+_TURN_US = 1.5
+"""Products of scales ahead of a tile, sums and output behind it."""
+_TOKEN_US = 0.0003
+"""Loading a token of a K block, whether it exists or not. By measurement, these five (H200, 2026-11-22)."""
+
+
+def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
+    """Predicted time of a config of the ordinary orientation: that of one product of all groups' tiles, or of
+    reading all weights."""
+    constants, one = DEFAULT, problem.of_group()
+    if problem.grouping is Grouping.COLUMNS:
+        rows = problem.groups * -(-problem.m // config.block_m) * config.block_m
+    else:
+        rows = round(problem.groups * _mean_tiles(problem.m, config.block_m)) * config.block_m
+    cost = _predictor(replace(one, m=0), config, chip).cost(max(rows, config.block_m))
+    dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / chip.dram_bytes_per_us
+    launch = constants.launch_us + _TABLE_US
+    return launch + norm(_OVERLAP_EXPONENT, max(cost.sm_us, cost.l2_us), max(cost.dram_us, dram))
+
+
+def _mean_tiles(m: int, block_m: int) -> float:
+    """Rows of tiles of a group, on average over the sizes that are counted on where choices count M as ``m``."""
+    before = max((rows for rows in FEW_ROWS if rows < m), default=0)
+    typical = (m + before + 1) / 2 if m <= FEW_ROWS[-1] else m
+    return sum(-(-max(round(typical * size), 1) // block_m) for size in _SIZES) / len(_SIZES)
+
+
+def swapped_us(problem: GroupedProblem, config: SwapAbConfig, chip: Chip) -> float:
+    """Predicted time of a config of the swapped orientation: persistent CTAs that stream all weights."""
+    one, constants = problem.of_group(), SWAP_AB
+    tiles_n = -(-problem.n // config.block_n)
+    tiles = problem.groups * _mean_tiles(problem.m, config.block_m) * tiles_n
+    resident = swapped_resident_ctas(problem, config)
+    of_sm = -(-tiles // chip.num_sms)
+    steps = config.steps(problem.k)
+    at_once = min(resident, of_sm)
+    step = config.warpgroups_k * max(
+        (64 + config.wave_cols) * 0.128 * constants.shared_cycles_per_kb,
+        (constants.step_cycles + constants.column_cycles * config.wave_cols) / min(at_once * config.warpgroups_k, 4),
+    )
+    bytes_of_sm = of_sm * steps * config.stage_bytes
+    dram_rate = chip.dram_bytes_per_us * constants.dram_share
+    dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / dram_rate
+    l2 = bytes_of_sm / constants.l2_bytes_per_us
+    ring = bytes_of_sm * constants.ring_latency_us / (at_once * config.stages * config.stage_bytes)
+    turn = _TURN_US * of_sm / at_once  # products of scales before, sums and output behind each tile
+    sm = of_sm * steps * step / chip.max_clock_mhz + turn
+    tokens = _TOKEN_US * config.block_m * of_sm * steps * config.blocks_per_stage
+    return _SWAPPED_LAUNCH_US + norm(constants.exponent, dram, l2, ring, sm) + tokens + constants.tail_us
+
+
+@lru_cache(maxsize=4096)
+def _predictor(one: Problem, config: TileConfig, chip: Chip) -> Predictor:
+    return Predictor(one, config, chip, tile_cost(one, config))

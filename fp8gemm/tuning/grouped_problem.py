@@ -1,0 +1,93 @@
+"""What the host knows of grouped products, in the terms that choosing a config understands."""
+
+from __future__ import annotations
+
+from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
+from fp8gemm.tuning.config import align
+from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
+
+MAX_GROUPS = 1024
+"""Most groups of one product: each CTA holds a table of them in shared memory."""
+
+ENTRY_BYTES = 16
+"""Of shared memory, for each group."""
+
+NOMINAL_K = 4096
+"""Columns of a group of columns, which a config is chosen for whatever they are."""
+
+
+@dataclass(frozen=True)
+class GroupedProblem:
+    """Products of many groups: ``D[m] = A[m] B[g]^T`` for the rows m of each group g, or for groups of columns
+    ``D[g] = A_g B_g^T (+ C[g])``.
+
+    Attributes:
+        grouping: what a group is.
+        groups: how many there are.
+        m: rows of a typical group; of groups of columns those of A.
+        n, k: of B; groups of columns have any K, and `NOMINAL_K` stands for it.
+        output: element type of D.
+        store: how D can be written.
+        c: element type of what is added, to groups of columns alone.
+        batch_invariant, static_weights: as in `Problem`.
+
+    Raises:
+        InputError: as `Problem`, or for no groups or more than `MAX_GROUPS`.
+    """
+
+    grouping: Grouping
+    groups: int
+    m: int
+    n: int
+    k: int
+    output: OutputType = OutputType.BFLOAT16
+    store: StoreKind = StoreKind.TMA
+    c: Addend = Addend.NONE
+    batch_invariant: bool = False
+    static_weights: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.groups <= MAX_GROUPS:
+            raise InputError(f"expected 1 to {MAX_GROUPS} groups, got {self.groups}")
+        self.of_group()
+
+    @property
+    def scaling(self) -> Scaling:
+        """How B is scaled."""
+        return Scaling.ROW if self.grouping is Grouping.COLUMNS else Scaling.BLOCK
+
+    def table_bytes(self, threads: int) -> int:
+        """Of shared memory, for the table of groups and what a CTA of so many threads needs to fill it."""
+        return align(ENTRY_BYTES * self.groups + 16 + 8 * (threads // 32), 16)
+
+    def of_group(self) -> Problem:
+        """The product of a typical group."""
+        return Problem(
+            self.m,
+            self.n,
+            self.k,
+            self.output,
+            self.store,
+            self.scaling,
+            self.c,
+            batch_invariant=self.batch_invariant,
+            static_weights=self.static_weights,
+        )
+
+
+def grouped_problem(
+    grouping: Grouping,
+    groups: int,
+    m: int,
+    n: int,
+    k: int,
+    output: OutputType = OutputType.BFLOAT16,
+    *,
+    batch_invariant: bool = False,
+) -> GroupedProblem:
+    """The problem of a new, packed output."""
+    if grouping is Grouping.COLUMNS:
+        k = NOMINAL_K
+    store = StoreKind.PREDICATED if n * output.bytes % 16 else StoreKind.TMA
+    return GroupedProblem(grouping, groups, m, n, k, output, store, batch_invariant=batch_invariant)

@@ -1,0 +1,132 @@
+"""Which CTA computes which tile of which group: every tile of every group once, whatever lies in device memory.
+
+The device headers are compiled for the host and compared, tile by tile and place by place, with the model of
+`tests.grouped_schedule`. Both are held to the same properties.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.grouped_schedule import (
+    COLUMNS,
+    CONFIGS,
+    CONTIGUOUS,
+    MASKED,
+    Config,
+    Memory,
+    Tile,
+    Walk,
+    check_properties,
+    memory_of,
+    model_walk,
+    tile_count,
+)
+from tests.host_compiler import compile_for_host
+
+HARNESS = Path(__file__).with_name("grouped_schedule_host.cpp")
+
+
+class DeviceSchedule:
+    """The headers, compiled for the host."""
+
+    def __init__(self, functions: ctypes.CDLL) -> None:
+        self._walk_of = functions.walk_of
+        self._walk_of.argtypes = [
+            ctypes.c_uint32,
+            *[ctypes.c_void_p] * 2,
+            *[ctypes.c_uint32] * 4,
+            *[ctypes.c_void_p] * 2,
+        ]
+
+    def walk(self, config: Config, memory: Memory, num_clusters: int) -> Walk:
+        ctas = num_clusters * config.cluster_size
+        capacity = tile_count(config, memory) + 8
+        fields = len(Tile.__dataclass_fields__)
+        values, counts = (ctypes.c_uint32 * (fields * capacity))(), (ctypes.c_uint32 * ctas)()
+        begins = None if memory.begins is None else (ctypes.c_int32 * config.groups)(*memory.begins)
+        ends = (ctypes.c_int32 * config.groups)(*memory.ends)
+        arguments = (memory.limit, memory.rows, num_clusters, capacity)
+        found = self._walk_of(CONFIGS.index(config), begins, ends, *arguments, values, counts)
+        assert found < capacity, f"more tiles than there are, or no end: {config}, {memory}"
+        tiles = iter(zip(*[iter(values)] * fields, strict=True))
+        return {
+            divmod(cta, config.cluster_size): [Tile(*next(tiles)) for _ in range(counts[cta])] for cta in range(ctas)
+        }
+
+
+@pytest.fixture(scope="session")
+def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceSchedule:
+    entries = ", ".join(f"walk<{config.code}>" for config in CONFIGS)
+    source = f"{HARNESS.read_text()}\nWalk* const kWalks[] = {{{entries}}};\n"
+    return DeviceSchedule(compile_for_host(source, tmp_path_factory.mktemp("grouped_schedule")))
+
+
+configs = st.sampled_from(CONFIGS)
+seeds = st.integers(0, 2**32)
+flavours = st.sampled_from(["usual", "wild", "wild", "one", "empty", "full"])
+row_counts = st.one_of(st.integers(0, 12), st.integers(0, 700))
+cluster_counts = st.one_of(st.integers(1, 8), st.sampled_from([65, 66, 131, 132]))
+many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def rows_for(config: Config, rows: int) -> int:
+    """Fewer where there are many groups: their tiles take time, and are no others."""
+    if config.grouping == CONTIGUOUS:
+        return rows
+    return min(rows, {1: 700, 5: 700, 7: 300, 256: 70}.get(config.groups, 9))
+
+
+@many
+@given(config=configs, seed=seeds, flavour=flavours, rows=row_counts, num_clusters=cluster_counts)
+@example(config=CONFIGS[0], seed=0, flavour="empty", rows=0, num_clusters=3)
+def test_the_model_visits_every_tile_once(
+    config: Config, seed: int, flavour: str, rows: int, num_clusters: int
+) -> None:
+    memory = memory_of(config, seed, flavour, rows=rows_for(config, rows))
+    check_properties(model_walk(config, memory, num_clusters), config, memory, num_clusters)
+
+
+@many
+@given(config=configs, seed=seeds, flavour=flavours, rows=row_counts, num_clusters=cluster_counts)
+@example(config=CONFIGS[0], seed=0, flavour="empty", rows=0, num_clusters=3)
+def test_the_device_schedule_visits_every_tile_once(
+    device: DeviceSchedule, config: Config, seed: int, flavour: str, rows: int, num_clusters: int
+) -> None:
+    memory = memory_of(config, seed, flavour, rows=rows_for(config, rows))
+    check_properties(device.walk(config, memory, num_clusters), config, memory, num_clusters)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.code)
+def test_the_device_schedule_is_the_model(device: DeviceSchedule, config: Config) -> None:
+    for i, flavour in enumerate(("usual", "wild", "one", "empty", "usual", "full", "wild")):
+        memory = memory_of(config, i, flavour, rows=rows_for(config, (333, 5, 200)[i % 3]))
+        num_clusters = (1, 2, 66, 131)[i % 4]
+        assert device.walk(config, memory, num_clusters) == model_walk(config, memory, num_clusters), memory
+
+
+def test_an_empty_group_of_columns_has_tiles_unless_the_output_accumulates(device: DeviceSchedule) -> None:
+    """They write zeros, in no steps."""
+    for config in CONFIGS:
+        if config.grouping != COLUMNS or config.groups != 5:
+            continue
+        memory = Memory(300, 512, None, (0, 128, 128, 512, 512))
+        tiles = [tile for tiles in device.walk(config, memory, 3).values() for tile in tiles]
+        found = {tile.group: tile.steps for tile in tiles}
+        assert found == ({1: 1, 3: 3} if config.accumulates else {0: 0, 1: 1, 2: 0, 3: 3, 4: 0})
+
+
+def test_four_billion_rows_of_masked_groups_do_not_wrap_around(device: DeviceSchedule) -> None:
+    config = next(
+        each for each in CONFIGS if each.grouping == MASKED and each.groups == 1024 and each.cluster_size == 1
+    )
+    room = 2**22 - 1
+    tiles = device.walk(config, Memory(room, room, None, (0,) * 1023 + (70,)), 1)[0, 0]
+    assert {(tile.row_of_d, tile.end_of_d) for tile in tiles} == {
+        (1023 * room + row, 1023 * room + 70) for row in (0, 64)
+    }
