@@ -1,0 +1,299 @@
+"""The experts of a mixture, as in DeepSeek-V3 and Qwen3-MoE, with FP8 weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fp8gemm.errors import InputError
+from fp8gemm.grouped import gemm_grouped, gemm_masked
+from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
+from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_tensor
+from fp8gemm.nn.moving import moving_only
+from fp8gemm.operands import uses_reference
+from fp8gemm.quantize import quantize_activation, quantize_silu_mul
+from fp8gemm.quantizers import INPUTS
+from fp8gemm.routing import permute, unpermute
+from fp8gemm.scales import block_count
+
+_FP8 = torch.float8_e4m3fn
+_INTEGERS = (torch.int32, torch.int64)
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+class Fp8Experts(nn.Module):
+    """``y[t] = sum_k weights[t, k] * down(silu(gate(x[t])) * up(x[t]))`` of each token's top-k experts: for inference.
+
+    It is what transformers' Qwen3-MoE and DeepSeek-V3 blocks call ``experts``, between their router and their sum with
+    shared experts. Weights are FP8 with 128x128 scales, tokens are quantised as they come, once for all their experts.
+    Nothing waits for the GPU, so that it runs in CUDA graphs and under ``torch.compile(fullgraph=True)``.
+
+    The constructor makes a block whose weights are zero, on "meta" none at all; their values come from
+    `load_state_dict`. From tensors that are there: `from_bfloat16`, `from_quantized`.
+
+    Besides its own names, which are those of transformers, a state dict may have the names of FP8 checkpoints:
+    ``{i}.gate_proj.weight`` and ``{i}.gate_proj.weight_scale_inv``, ``up_proj``, ``down_proj``, for i the number of an
+    expert in the whole layer. There gate and up become one weight, for which I must be a multiple of 128. Under either
+    names weights in bfloat16, float16 or float32 without scales are quantised. All experts here must be in one state
+    dict; those of other ranks are passed over.
+
+    Gradients, modes and changes of dtype are as with `fp8gemm.nn.Fp8Linear`.
+
+    Args:
+        num_experts: of the whole layer.
+        hidden_size: H, a multiple of 16.
+        intermediate_size: I of one expert, a multiple of 16.
+        first_expert, num_local_experts: which experts are here, where ranks share a layer: ``first_expert`` and those
+            behind it; by default all of them. What a router sends to others adds nothing.
+        device: where, as in `torch.nn.Linear`.
+        batch_invariant: as in `fp8gemm.gemm_grouped`.
+
+    Attributes:
+        gate_up_proj: (G, 2I, H) float8_e4m3fn, G the experts here; rows of the gate, then of up.
+        gate_up_proj_scale_inv: (G, ceil(2I/128), ceil(H/128)) float32 multipliers.
+        down_proj: (G, H, I) float8_e4m3fn.
+        down_proj_scale_inv: (G, ceil(H/128), ceil(I/128)) float32 multipliers.
+
+    Raises:
+        InputError: sizes that no kernel takes, or experts that there are none of.
+    """
+
+    gate_up_proj: nn.Parameter
+    gate_up_proj_scale_inv: nn.Parameter
+    down_proj: nn.Parameter
+    down_proj_scale_inv: nn.Parameter
+
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        first_expert: int = 0,
+        num_local_experts: int | None = None,
+        device: torch.device | str | None = None,
+        batch_invariant: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_experts, self.first_expert = num_experts, first_expert
+        self.num_local_experts = num_experts if num_local_experts is None else num_local_experts
+        self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
+        self.batch_invariant = batch_invariant
+        shape = self._shape()
+        shape.check()
+        for name, (n, k) in ((GATE_UP, shape.gate_up), (DOWN, shape.down)):
+            # NOTE: zeros as bytes, because not every device fills FP8.
+            codes = torch.zeros(self.num_local_experts, n, k, dtype=torch.uint8, device=device).view(_FP8)
+            blocks = self.num_local_experts, block_count(n), block_count(k)
+            self.register_parameter(name, _frozen(codes))
+            self.register_parameter(name + SCALES, _frozen(torch.ones(blocks, dtype=torch.float32, device=device)))
+
+    @classmethod
+    def from_bfloat16(
+        cls,
+        gate_up_proj: Tensor,
+        down_proj: Tensor,
+        *,
+        num_experts: int | None = None,
+        first_expert: int = 0,
+        batch_invariant: bool | None = None,
+    ) -> Fp8Experts:
+        """A block with the quantised weights of some experts, where those are: transformers' parameters, say.
+
+        Args:
+            gate_up_proj: (G, 2I, H) bfloat16, float16 or float32.
+            down_proj: (G, H, I), likewise.
+            num_experts: of the whole layer, by default G.
+            first_expert, batch_invariant: as in the constructor.
+
+        Raises:
+            InputError: a tensor is not as described, or H or I is not a multiple of 16.
+        """
+        for name, weight in ((GATE_UP, gate_up_proj), (DOWN, down_proj)):
+            if weight.dtype not in INPUTS:
+                raise InputError(f"{name}: expected one of {', '.join(map(str, INPUTS))}, got {weight.dtype}")
+        return cls._of((gate_up_proj, None), (down_proj, None), num_experts, first_expert, batch_invariant)
+
+    @classmethod
+    def from_quantized(
+        cls,
+        gate_up_proj: Tensor,
+        gate_up_proj_scale_inv: Tensor,
+        down_proj: Tensor,
+        down_proj_scale_inv: Tensor,
+        *,
+        num_experts: int | None = None,
+        first_expert: int = 0,
+        batch_invariant: bool | None = None,
+    ) -> Fp8Experts:
+        """A block around tensors that are quantised already; it keeps them, not copies, where they need no conversion.
+
+        Args:
+            gate_up_proj: (G, 2I, H) float8_e4m3fn.
+            gate_up_proj_scale_inv: (G, ceil(2I/128), ceil(H/128)) float32, bfloat16 or float8_e8m0fnu, widened exactly.
+            down_proj: (G, H, I) float8_e4m3fn.
+            down_proj_scale_inv: (G, ceil(H/128), ceil(I/128)), as the others.
+            num_experts: of the whole layer, by default G.
+            first_expert, batch_invariant: as in the constructor.
+
+        Raises:
+            InputError: a tensor is not as described, or not where ``gate_up_proj`` is.
+        """
+        weights = (gate_up_proj, gate_up_proj_scale_inv), (down_proj, down_proj_scale_inv)
+        return cls._of(*weights, num_experts, first_expert, batch_invariant)
+
+    @classmethod
+    def _of(
+        cls,
+        gate_up: tuple[Tensor, Tensor | None],
+        down: tuple[Tensor, Tensor | None],
+        num_experts: int | None,
+        first_expert: int,
+        batch_invariant: bool | None,
+    ) -> Fp8Experts:
+        count = down[0].shape[0] if down[0].dim() == 3 else 0
+        shape = ExpertsShape(
+            num_experts=count if num_experts is None else num_experts,
+            first_expert=first_expert,
+            num_local_experts=count,
+            hidden_size=down[0].shape[-2] if count else 0,
+            intermediate_size=down[0].shape[-1] if count else 0,
+        )
+        merged = checked_weights(gate_up, down, shape)
+        block = cls(
+            shape.num_experts,
+            shape.hidden_size,
+            shape.intermediate_size,
+            first_expert=first_expert,
+            num_local_experts=count,
+            device="meta",
+            batch_invariant=batch_invariant,
+        )
+        for name, weight in zip((GATE_UP, DOWN), merged, strict=True):
+            setattr(block, name, _frozen(weight.codes))
+            setattr(block, name + SCALES, _frozen(weight.scales))
+        block._prepare()
+        return block
+
+    def forward(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of each token's experts.
+
+        Args:
+            hidden: (T, H) bfloat16, float16 or float32, any strides, where the weights are. T may be 0.
+            expert_ids: (T, top_k) int32 or int64, numbers of experts in the whole layer; others, -1 say, add nothing.
+            weights: (T, top_k), of any floating dtype.
+
+        Returns:
+            (T, H) of hidden's dtype, contiguous. The sum over a token's experts is float32, in an order that
+            depends on top_k alone.
+
+        Raises:
+            InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
+        """
+        device = self.gate_up_proj.device
+        check_tensor("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
+        shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
+        check_tensor("expert_ids", expert_ids, _INTEGERS, shape, "(T, top_k)", device)
+        check_tensor("weights", weights, _FLOATS, shape, "(T, top_k)", device)
+        quantized = quantize_activation(hidden if hidden.stride(1) == 1 else hidden.contiguous())
+        tokens = permute(*quantized, expert_ids, self.num_local_experts, first_expert=self.first_expert)
+        rows_of_an_expert = max(1, -(-expert_ids.numel() // self.num_experts))
+        options = self._options(hidden.dtype, rows_of_an_expert) | {"offsets": tokens.offsets}
+        gate_up = gemm_grouped(tokens.codes, tokens.scales, *self._weights(GATE_UP), **options)
+        y = gemm_grouped(*quantize_silu_mul(gate_up), *self._weights(DOWN), **options)
+        return unpermute(y, tokens.permutation, weights)
+
+    def forward_masked(
+        self, x: Tensor, counts: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
+    ) -> Tensor:
+        """Each expert's output for tokens that are sorted already, as by ranks that exchange them.
+
+        Args:
+            x: (G, max_m, H) bfloat16, float16 or float32; or float8_e4m3fn codes, with ``scales``.
+            counts: (G,) int32 or int64, valid rows of each expert here, clamped to 0 to max_m. Others are not read.
+            scales: (G, max_m, ceil(H/128)) float32, best as `fp8gemm.scales.empty_mn_major_groups` lays them out.
+            expected_m: as in `fp8gemm.gemm_masked`.
+
+        Returns:
+            (G, max_m, H) of x's dtype, bfloat16 for codes; rows past a count hold anything.
+
+        Raises:
+            InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
+        """
+        groups, device = self.num_local_experts, self.gate_up_proj.device
+        dtypes = INPUTS if scales is None else (_FP8,)
+        check_tensor("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
+        check_tensor("counts", counts, _INTEGERS, (groups,), "(G,)", device)
+        out_dtype = torch.bfloat16
+        if scales is None:
+            out_dtype = x.dtype
+            x, scales = quantize_activation(x if x.stride(2) == 1 else x.contiguous(), counts=counts)
+        options = self._options(out_dtype, expected_m)
+        gate_up = gemm_masked(x, scales, *self._weights(GATE_UP), counts, **options)
+        return gemm_masked(*quantize_silu_mul(gate_up, counts=counts), *self._weights(DOWN), counts, **options)
+
+    def _weights(self, name: str) -> tuple[Tensor, Tensor]:
+        return getattr(self, name), getattr(self, name + SCALES)
+
+    def _options(self, out_dtype: torch.dtype, expected_m: int | None) -> dict[str, Any]:
+        options = {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}
+        return options | {"static_weights": True}
+
+    def _shape(self) -> ExpertsShape:
+        return ExpertsShape(
+            num_experts=self.num_experts,
+            first_expert=self.first_expert,
+            num_local_experts=self.num_local_experts,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+        )
+
+    def _prepare(self) -> None:
+        """On a GPU: wait until the weights are written.
+
+        NOTE: the block promises its kernels static weights: such as no kernel writes while they run.
+        """
+        if not uses_reference(self.gate_up_proj):
+            torch.cuda.current_stream(self.gate_up_proj.device).synchronize()
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_experts}, hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}"
+        if self.num_local_experts != self.num_experts:
+            text += f", first_expert={self.first_expert}, num_local_experts={self.num_local_experts}"
+        return text if self.batch_invariant is None else f"{text}, batch_invariant={self.batch_invariant}"
+
+    # Moving, loading, pickling.
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fp8Experts:
+        """As in `torch.nn.Module`, but `moving_only`."""
+        super()._apply(moving_only(fn, bias=None), recurse)  # type: ignore[no-untyped-call]
+        self._prepare()
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Check and convert this block's tensors before any of them is copied or assigned.
+
+        Raises:
+            InputError: a tensor is missing or is not what the block takes; the message begins with its whole key.
+        """
+        state_dict = checked_state(state_dict, prefix, self._shape(), self.gate_up_proj.device)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # NOTE: codes as bytes, because what pickle writes of an FP8 tensor torch cannot load again.
+        codes = {name: getattr(self, name).detach().view(torch.uint8) for name in (GATE_UP, DOWN)}
+        return {**self.__dict__, "_parameters": {**self._parameters, **codes}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        codes = {name: _frozen(state["_parameters"][name].view(_FP8)) for name in (GATE_UP, DOWN)}
+        self._parameters = {**self._parameters, **codes}
+        self._prepare()
+
+
+def _frozen(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)

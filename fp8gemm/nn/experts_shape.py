@@ -1,0 +1,94 @@
+"""Sizes of a block of experts, and the names of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
+from fp8gemm.operands import check_no_gradient
+
+GATE_UP, DOWN = "gate_up_proj", "down_proj"
+SCALES = "_scale_inv"
+NAMES = (GATE_UP, GATE_UP + SCALES, DOWN, DOWN + SCALES)
+"""The parameters' names, as transformers has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsShape:
+    """Sizes of a block of experts, and which of them are here.
+
+    Attributes:
+        num_experts: of the whole layer.
+        first_expert, num_local_experts: the experts here are ``first_expert`` and those behind it.
+        hidden_size, intermediate_size: H and I.
+    """
+
+    num_experts: int
+    first_expert: int
+    num_local_experts: int
+    hidden_size: int
+    intermediate_size: int
+
+    def check(self) -> None:
+        """Such a block can be.
+
+        Raises:
+            InputError: it cannot.
+        """
+        for name in ("hidden_size", "intermediate_size"):
+            size = getattr(self, name)
+            if size < 16 or size % 16:
+                raise InputError(f"{name}: expected a multiple of 16, at least 16, got {size}")
+        end = self.first_expert + self.num_local_experts
+        if self.first_expert < 0 or self.num_local_experts < 1 or end > self.num_experts:
+            raise InputError(
+                f"first_expert and num_local_experts: expected one expert or more of 0 to {self.num_experts - 1}, got "
+                f"{self.num_local_experts} from {self.first_expert} on"
+            )
+
+    @property
+    def local(self) -> range:
+        """The experts here."""
+        return range(self.first_expert, self.first_expert + self.num_local_experts)
+
+    @property
+    def gate_up(self) -> tuple[int, int]:
+        """N and K of the first product."""
+        return 2 * self.intermediate_size, self.hidden_size
+
+    @property
+    def down(self) -> tuple[int, int]:
+        """N and K of the second product."""
+        return self.hidden_size, self.intermediate_size
+
+
+def check_tensor(
+    name: str,
+    tensor: Tensor,
+    dtypes: Collection[torch.dtype],
+    shape: tuple[int | None, ...],
+    meaning: str,
+    device: torch.device,
+) -> None:
+    """``tensor`` has one of ``dtypes`` and ``shape``, in which None is any size, is on ``device``, the weights', and
+    needs no gradient.
+
+    Raises:
+        InputError: it is not; the message begins with ``name``.
+    """
+    fits = tensor.dim() == len(shape) and all(
+        size is None or size == found for size, found in zip(shape, tensor.shape, strict=True)
+    )
+    if tensor.dtype not in dtypes or not fits:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise InputError(
+            f"{name}: expected {' or '.join(map(str, dtypes))} of shape ({sizes}) = {meaning}, got {tensor.dtype} of "
+            f"shape {tuple(tensor.shape)}"
+        )
+    if tensor.device != device:
+        raise InputError(f"{name}: expected the device of the weights, {device}, got {tensor.device}")
+    check_no_gradient(name, tensor)
