@@ -1,0 +1,150 @@
+"""What SM90 DeepGEMM takes and what it refuses, beyond what fp8gemm's own products check."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp8gemm.errors import InputError, UnsupportedError
+from fp8gemm.scales import BLOCK, block_count
+
+Pair = tuple[Tensor, Tensor]
+"""Codes and their scales."""
+
+Recipe = tuple[int, int, int]
+"""Rows of A, rows of B, and columns of both that share one scale."""
+
+OperandRecipe = tuple[int, int]
+"""Rows and columns of one operand that share one scale."""
+
+_BLOCKS, _ROWS = (BLOCK, BLOCK), (1, BLOCK)
+_NAMES = {"a": "a[0]", "scales_a": "a[1]", "b": "b[0]", "scales_b": "b[1]", "out": "d"}
+_NAMES |= {"indices": "grouped_layout", "offsets": "grouped_layout", "counts": "masked_m"}
+
+
+class RefusedError(InputError, RuntimeError):
+    """An argument that DeepGEMM refuses too. It raises `RuntimeError`, which this is as well."""
+
+
+def in_deep_gemm_words(message: str) -> str:
+    """An error of fp8gemm's products with its argument called what DeepGEMM calls it."""
+    name, colon, rest = message.partition(":")
+    return f"{_NAMES.get(name, name)}{colon}{rest}"
+
+
+def pair(name: str, value: Pair) -> Pair:
+    """``value`` is codes and float32 scales.
+
+    Raises:
+        UnsupportedError: packed UE8M0 scales, or packed FP4 codes, which SM90 has no instructions for.
+        RefusedError: anything else.
+    """
+    try:
+        codes, scales = value
+        of_codes, of_scales = codes.dtype, scales.dtype
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RefusedError(
+            f"{name}: expected a pair of tensors, codes and scales, got {type(value).__name__}"
+        ) from error
+    if of_codes is torch.int8:
+        raise UnsupportedError(f"{name}[0]: expected torch.float8_e4m3fn, got torch.int8, packed FP4: not on SM90")
+    if of_scales is torch.int32:
+        raise UnsupportedError(f"{name}[1]: expected torch.float32, got torch.int32, packed UE8M0 scales: not on SM90")
+    return codes, scales
+
+
+def transposed(name: str, value: Pair) -> Pair:
+    """The last two dimensions of codes and of scales, exchanged; nothing is copied."""
+    codes, scales = pair(name, value)
+    if codes.dim() < 2 or scales.dim() < 2:
+        raise RefusedError(f"{name}: expected matrices, got shapes {tuple(codes.shape)} and {tuple(scales.shape)}")
+    return codes.mT, scales.mT
+
+
+def scaled_by_rows(recipe: Recipe | None, recipe_a: OperandRecipe | None, recipe_b: OperandRecipe | None) -> bool:
+    """Whether B has one scale per row and 128 columns (1D1D), and not one per 128x128 block (1D2D).
+
+    Raises:
+        RefusedError: not one recipe, or one for each operand.
+        UnsupportedError: scales of other blocks, which DeepGEMM has for SM100 alone.
+    """
+    if recipe is None and recipe_a is None and recipe_b is None:
+        return False
+    if (recipe_a is None) != (recipe_b is None) or (recipe is None) == (recipe_a is None):
+        raise RefusedError(
+            f"recipe: expected recipe, or recipe_a and recipe_b, got {recipe}, {recipe_a} and {recipe_b}"
+        )
+    of_a: tuple[int, ...]
+    of_b: tuple[int, ...]
+    if recipe is not None:
+        of_a, of_b = (recipe[0], *recipe[2:]), tuple(recipe[1:])
+    else:
+        assert recipe_a is not None and recipe_b is not None
+        of_a, of_b = tuple(recipe_a), tuple(recipe_b)
+    if of_a != _ROWS or of_b not in (_BLOCKS, _ROWS):
+        found = recipe if recipe is not None else (recipe_a, recipe_b)
+        raise UnsupportedError(
+            f"recipe: expected (1, 128, 128) or (1, 1, 128), or recipe_a (1, 128) with recipe_b (128, 128) or "
+            f"(1, 128), got {found}"
+        )
+    return of_b == _ROWS
+
+
+def check_output(d: Tensor, dimensions: int, *dtypes: torch.dtype) -> None:
+    """``d`` has so many dimensions, the last contiguous, groups packed, and one of ``dtypes``."""
+    shape, strides = d.shape, d.stride()
+    if len(shape) != dimensions or d.dtype not in dtypes:
+        expected = " or ".join(map(str, dtypes))
+        raise RefusedError(f"d: expected {expected} of {dimensions} dimensions, got {d.dtype} of shape {tuple(shape)}")
+    if strides[-1] != 1 or (dimensions == 3 and strides[0] != shape[1] * shape[2]):
+        raise RefusedError(f"d: expected N contiguous and groups packed, got strides {strides} for {tuple(shape)}")
+
+
+def check_matrix(name: str, codes: Tensor) -> None:
+    """``codes`` has two dimensions."""
+    if codes.dim() != 2:
+        raise RefusedError(f"{name}: expected 2 dimensions, got shape {tuple(codes.shape)}")
+
+
+def check_shapes(codes_a: Tensor, codes_b: Tensor, d: Tensor) -> None:
+    """The matrices of a product without elements fit together; of others the products themselves check it."""
+    (m, k), (n, of_b) = codes_a.shape, codes_b.shape
+    if k != of_b or d.shape != (m, n):
+        raise RefusedError(f"d: expected (M, N) of (M, K) and (N, K), got {tuple(d.shape)} of {(m, k)} and {(n, of_b)}")
+
+
+def check_addend(c: Tensor, d: Tensor) -> None:
+    """``c`` can be added into ``d``: the same shape and dtype, N contiguous."""
+    if c.shape != d.shape or c.dtype != d.dtype or c.stride(-1) != 1:
+        raise RefusedError(
+            f"c: expected {d.dtype} of shape {tuple(d.shape)} as d, N contiguous, got {c.dtype} of shape "
+            f"{tuple(c.shape)}, strides {c.stride()}"
+        )
+
+
+def block_scales(scales: Tensor, codes_b: Tensor) -> Tensor:
+    """128x128 scales of (.., N, K) codes as fp8gemm reads them; those that lie transposed are copied.
+
+    Raises:
+        RefusedError: another shape, or neither they nor their transpose are contiguous.
+    """
+    *groups, n, k = codes_b.shape
+    expected = (*groups, block_count(n), block_count(k))
+    if scales.shape != expected:
+        raise RefusedError(f"b[1]: expected shape {expected}, one scale per 128x128 block, got {tuple(scales.shape)}")
+    if scales.is_contiguous():
+        return scales
+    if not scales.mT.is_contiguous():
+        raise RefusedError(
+            f"b[1]: expected scales that are contiguous or lie transposed, got strides {scales.stride()}"
+        )
+    return scales.contiguous()
+
+
+def check_layout(name: str, layout: Tensor, shape: tuple[int, ...]) -> None:
+    """``layout`` is contiguous int32 of ``shape``."""
+    if layout.dtype != torch.int32 or layout.shape != shape or not layout.is_contiguous():
+        raise RefusedError(
+            f"{name}: expected contiguous torch.int32 of shape {shape}, got {layout.dtype} of shape "
+            f"{tuple(layout.shape)}, strides {layout.stride()}"
+        )

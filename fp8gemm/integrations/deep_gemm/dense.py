@@ -1,0 +1,138 @@
+"""DeepGEMM's dense products, by `fp8gemm.gemm`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp8gemm.dense import gemm
+from fp8gemm.integrations.deep_gemm.arguments import (
+    OperandRecipe,
+    Pair,
+    Recipe,
+    RefusedError,
+    block_scales,
+    check_addend,
+    check_matrix,
+    check_output,
+    check_shapes,
+    pair,
+    scaled_by_rows,
+    transposed,
+)
+from fp8gemm.integrations.deep_gemm.runtime import run
+
+
+def fp8_gemm_nt(
+    a: Pair,
+    b: Pair,
+    d: Tensor,
+    c: Tensor | None = None,
+    recipe: Recipe | None = None,
+    recipe_a: OperandRecipe | None = None,
+    recipe_b: OperandRecipe | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """``D = A @ B.T``, or ``D = C + A @ B.T`` where B too has one scale per row and 128 columns.
+
+    Args:
+        a: (M, K) float8_e4m3fn, K contiguous, and (M, ceil(K/128)) float32 scales. MN-major ones, as
+            `get_mn_major_tma_aligned_tensor` makes them, are read in place, others copied first.
+        b: (N, K) float8_e4m3fn, K contiguous, and float32 scales: (ceil(N/128), ceil(K/128)) with the default recipe,
+            (N, ceil(K/128)) with (1, 1, 128).
+        d: (M, N) to write to, N contiguous: bfloat16 with the default recipe, float32 with (1, 1, 128).
+        c: (M, N) float32 with the recipe (1, 1, 128), which needs it; it may be ``d``. None with the default one.
+        recipe: (1, 128, 128), the default, or (1, 1, 128).
+        recipe_a, recipe_b: instead of ``recipe``: (1, 128), and (128, 128) or (1, 128).
+        compiled_dims, disable_ue8m0_cast: without meaning here; scales are never rounded.
+
+    Raises:
+        RefusedError: an argument that SM90 DeepGEMM refuses too; it is an `fp8gemm.InputError` and a `RuntimeError`.
+        UnsupportedError: what is for SM100 alone: packed UE8M0 scales, FP4, other recipes.
+        UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
+    """
+    codes_a, scales_a = pair("a", a)
+    codes_b, scales_b = pair("b", b)
+    check_output(d, 2, torch.bfloat16, torch.float32)
+    check_matrix("a[0]", codes_a)
+    check_matrix("b[0]", codes_b)
+    if d.numel() == 0 or codes_a.shape[1] == 0:
+        _write_no_product(codes_a, codes_b, d, c)
+        return
+    if scaled_by_rows(recipe, recipe_a, recipe_b):
+        if c is None or d.dtype != torch.float32:
+            raise RefusedError(
+                f"d, c: expected float32 d, and c to add, with recipe (1, 1, 128), got {d.dtype} d and "
+                f"{'no c' if c is None else f'{c.dtype} c'}"
+            )
+        check_addend(c, d)
+        if scales_b.shape[:1] != codes_b.shape[:1]:
+            raise RefusedError(
+                f"b[1]: expected one scale per row with recipe (1, 1, 128), got shape {tuple(scales_b.shape)} for "
+                f"{tuple(codes_b.shape)}"
+            )
+    else:
+        if c is not None or d.dtype != torch.bfloat16:
+            raise RefusedError(
+                f"d, c: expected bfloat16 d and no c with recipe (1, 128, 128), got {d.dtype} d and "
+                f"{'no c' if c is None else f'{c.dtype} c'}"
+            )
+        scales_b = block_scales(scales_b, codes_b)
+    run(gemm, codes_a, scales_a, codes_b, scales_b, c=c, out=d)
+
+
+def fp8_gemm_nn(
+    a: Pair,
+    b: Pair,
+    d: Tensor,
+    c: Tensor | None = None,
+    recipe: Recipe | None = None,
+    recipe_a: OperandRecipe | None = None,
+    recipe_b: OperandRecipe | None = None,
+    compiled_dims: str = "nk",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """`fp8_gemm_nt` of a B that is given as (K, N), K contiguous, as SM90 needs it."""
+    fp8_gemm_nt(a, transposed("b", b), d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
+
+
+def fp8_gemm_tn(
+    a: Pair,
+    b: Pair,
+    d: Tensor,
+    c: Tensor | None = None,
+    recipe: Recipe | None = None,
+    recipe_a: OperandRecipe | None = None,
+    recipe_b: OperandRecipe | None = None,
+    compiled_dims: str = "mn",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """`fp8_gemm_nt` of A and B that are given as (K, M) and (K, N), K contiguous in both, as SM90 needs it."""
+    of_b = transposed("b", b)
+    fp8_gemm_nt(transposed("a", a), of_b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
+
+
+def fp8_gemm_tt(
+    a: Pair,
+    b: Pair,
+    d: Tensor,
+    c: Tensor | None = None,
+    recipe: Recipe | None = None,
+    recipe_a: OperandRecipe | None = None,
+    recipe_b: OperandRecipe | None = None,
+    compiled_dims: str = "mn",
+    disable_ue8m0_cast: bool = False,
+) -> None:
+    """`fp8_gemm_nt` of an A that is given as (K, M), K contiguous, as SM90 needs it."""
+    fp8_gemm_nt(transposed("a", a), b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
+
+
+def _write_no_product(codes_a: Tensor, codes_b: Tensor, d: Tensor, c: Tensor | None) -> None:
+    """What is left where M, N or K is 0: C, or zeros."""
+    check_shapes(codes_a, codes_b, d)
+    if c is not None:
+        check_addend(c, d)
+        d.copy_(c)
+    else:
+        d.zero_()
