@@ -24,16 +24,20 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 from result_plots import bench as bench_plot  # noqa: E402
 from result_plots import calibration as calibration_plot  # noqa: E402
 from result_plots import canvas  # noqa: E402
+from result_plots import grouped as grouped_plot  # noqa: E402
 from result_plots import linear as linear_plot  # noqa: E402
 from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import accuracy, checks, choice, linear, model, serving, small_m, speed  # noqa: E402
+from result_tables import accuracy, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.errors import UnsupportedError  # noqa: E402
 
-PAGES = ("README.md", "docs/linear.md", "docs/numerics.md", "docs/profiling.md", "docs/serving.md", "docs/tuning.md")
+PAGES = (
+    *("README.md", "docs/grouped.md", "docs/linear.md", "docs/numerics.md"),
+    *("docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
+)
 RESULTS = "docs/results"
 EXIT_FAILED = 1
 
@@ -77,6 +81,7 @@ _CALIBRATION = "calibration-h200.json"
 _MODEL, _MODEL_PLOT = "model-accuracy-h200.json", "docs/plots/model-accuracy-h200.png"
 _SMALL_M, _SMALL_M_PLOT = "bench-small-m-h200.json", "docs/plots/bench-small-m-h200.png"
 _LINEAR, _LINEAR_PLOT = "bench-linear-h200.json", "docs/plots/bench-linear-h200.png"
+_GROUPED, _GROUPED_PLOT = "bench-grouped-h200.json", "docs/plots/bench-grouped-h200.png"
 _DECODER, _DECODER_PLOT = "decoder-h200.json", "docs/plots/decoder-h200.png"
 SECTIONS = {
     "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
@@ -106,6 +111,16 @@ SECTIONS = {
     "quantize_kernels": Section(
         "bench-quantize-h200.json", linear.quantize_kernels, "scripts/bench.py --quantize --json"
     ),
+    "grouped": Section(
+        _GROUPED,
+        grouped.grouped,
+        "scripts/bench.py --grouped --json",
+        picture=(
+            "Speed of contiguous groups, time of few rows over that of reading the weights, and speed of layers",
+            _GROUPED_PLOT,
+        ),
+    ),
+    "experts": Section(_GROUPED, grouped.experts, "scripts/bench.py --grouped --json"),
     "host": Section("host-h200.json", linear.host, "scripts/bench.py --host --json"),
     "decoder": Section(
         _DECODER,
@@ -131,6 +146,7 @@ PLOTS = {
     "docs/plots/bench-h200.png": Plot(_BENCH[0], bench_plot.draw),
     _SMALL_M_PLOT: Plot(_SMALL_M, small_m_plot.draw),
     _LINEAR_PLOT: Plot(_LINEAR, linear_plot.draw),
+    _GROUPED_PLOT: Plot(_GROUPED, grouped_plot.draw),
     _DECODER_PLOT: Plot(_DECODER, linear_plot.draw_decoder),
     _MODEL_PLOT: Plot(_MODEL, model_plot.draw),
     "docs/plots/calibration-h200.png": Plot(_CALIBRATION, calibration_plot.draw),

@@ -52,7 +52,8 @@ def measure(
     Raises:
         SystemExit: a process failed, or did not find what the first had compiled.
     """
-    arguments = ["--model", str(model), "--tp", ",".join(map(str, ranks)), "--max-m", str(max_m)]
+    # The linear layers alone: experts are as many kernels again as there are shapes of them.
+    arguments = ["--model", str(model), "--tp", ",".join(map(str, ranks)), "--max-m", str(max_m), "--layout", "none"]
 
     def timed(cache: Path) -> tuple[float, dict[str, Any]]:
         seconds, done = warmup(*arguments, "--cache-dir", str(cache))

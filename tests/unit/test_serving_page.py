@@ -30,8 +30,9 @@ TINY = {
     "head_dim": 16,
     "intermediate_size": 128,
     "num_hidden_layers": 1,
+    "num_local_experts": 0,
 }
-"""A model whose layers are two shapes for each of eight ranks."""
+"""A model whose layers are two shapes for each of eight ranks, and which has no experts."""
 
 
 def commands() -> Iterator[str]:
