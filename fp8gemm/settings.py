@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -143,11 +143,25 @@ def scope(**changes: Any) -> Iterator[Settings]:
     unknown = sorted(set(changes) - set(known))
     if unknown:
         raise InputError(f"settings are {', '.join(known)}; found {', '.join(unknown)}")
-    token = _scoped_settings.set(replace(current(), **changes))
+    token = enter(replace(current(), **changes))
     try:
         yield current()
     finally:
-        _scoped_settings.reset(token)
+        leave(token)
+
+
+def enter(ready: Settings) -> Token[Settings | None]:
+    """Put settings in force that were made before: for a caller who does so at every call, and cannot wait for `scope`.
+
+    Returns:
+        What `leave` takes, in this thread or task.
+    """
+    return _scoped_settings.set(ready)
+
+
+def leave(token: Token[Settings | None]) -> None:
+    """Put back what was in force before the `enter` that returned ``token``."""
+    _scoped_settings.reset(token)
 
 
 def _variable(field: str) -> str:

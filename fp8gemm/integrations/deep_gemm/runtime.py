@@ -36,14 +36,14 @@ def run(product: Callable[..., Tensor], *operands: Tensor, **options: object) ->
     """
     # NOTE: settings.scope() would validate anew, and a product knows a call again only under the very same settings.
     unchanged = (_num_sms is None and _pdl is None) or is_dynamo_compiling()
-    token = None if unchanged else settings._scoped_settings.set(_changed_settings())
+    token = None if unchanged else settings.enter(_changed_settings())
     try:
         product(*operands, **options)
     except InputError as error:
         raise RefusedError(in_deep_gemm_words(str(error))) from error
     finally:
         if token is not None:
-            settings._scoped_settings.reset(token)
+            settings.leave(token)
 
 
 def _changed_settings() -> settings.Settings:
