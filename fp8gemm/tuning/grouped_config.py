@@ -67,7 +67,7 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
     for config in candidate_configs(problem.store, problem.output, problem.scaling):
         if config.tile in CLUSTER_TILES or (width is None and is_for_other_k(config, problem.k)):
             continue
-        if scales_of_box(problem, config) > hopper.MAX_BOX_ROWS or config.tile[:2] == _SLOW_TILE:
+        if scales_of_box(problem, config) > hopper.MAX_BOX_ROWS or (width is None and config.tile[:2] == _SLOW_TILE):
             continue
         if config.warpgroups_k > 1 and not _shares_end_with_k(problem, config):
             continue
