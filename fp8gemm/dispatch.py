@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +20,7 @@ from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.hints import naming_the_warmup, warmup_of_problem
 from fp8gemm.jit.build import is_ready
 from fp8gemm.jit.kernel import is_loaded
+from fp8gemm.jit.request import KernelRequest
 from fp8gemm.operands import tma_scales
 from fp8gemm.recording import record_problem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
@@ -136,13 +137,25 @@ def _key(problem: Problem, config: Config, chip: Chip, device_index: int, progra
 
 
 def _nearest_ready(problem: Problem, chip: Chip, device_index: int) -> Config:
-    with torch.cuda.device(device_index):
-        capturing = torch.cuda.is_current_stream_capturing()
     ranked = ranked_configs(problem, chip)
     # Any config is right for any M: those that other M choose come after its own.
     others = (replace(problem, m=m) for m in (*FEW_ROWS, 2 * FEW_ROWS[-1]))
-    for config in dict.fromkeys(chain(ranked, *(ranked_configs(other, chip) for other in others))):
-        request = kernel_request(problem, config)
+    candidates = dict.fromkeys(chain(ranked, *(ranked_configs(other, chip) for other in others)))
+    return first_ready(candidates, lambda config: kernel_request(problem, config), device_index)
+
+
+def first_ready(
+    candidates: Iterable[Config], request_of: Callable[[Config], KernelRequest], device_index: int
+) -> Config:
+    """The first of some configs whose kernel is in a cache or, while a CUDA graph is captured, loaded on the GPU.
+
+    If there is none it is the first of all, which is then missed in the open.
+    """
+    with torch.cuda.device(device_index):
+        capturing = torch.cuda.is_current_stream_capturing()
+    candidates = list(candidates)
+    for config in candidates:
+        request = request_of(config)
         if is_loaded(request, device_index) if capturing else is_ready(request):
             return config
-    return ranked[0]  # which is then missed in the open
+    return candidates[0]

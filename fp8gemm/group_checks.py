@@ -18,7 +18,7 @@ def check_rows(m: int, groups: int, indices: Tensor | None, offsets: Tensor | No
         InputError: they are not; the first place is named.
     """
     if offsets is not None:
-        _check_ranges("offsets", *_ranges(offsets, groups), m, step=1)
+        _check_ranges(*_ranges(offsets, groups), m, step=1)
         return
     assert indices is not None
     found = indices.tolist()
@@ -54,7 +54,7 @@ def check_columns(k: int, groups: int, offsets: Tensor) -> None:
     Raises:
         InputError: they are not; the first place is named.
     """
-    _check_ranges("offsets", *_ranges(offsets, groups), k, step=128)
+    _check_ranges(*_ranges(offsets, groups), k, step=128)
 
 
 def _ranges(offsets: Tensor, groups: int) -> tuple[list[int], list[int]]:
@@ -67,11 +67,11 @@ def _ranges(offsets: Tensor, groups: int) -> tuple[list[int], list[int]]:
     return values[:-1], values[1:]
 
 
-def _check_ranges(name: str, begins: list[int], ends: list[int], size: int, *, step: int) -> None:
+def _check_ranges(begins: list[int], ends: list[int], size: int, *, step: int) -> None:
     for group, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         if not 0 <= begin <= end <= size or begin % step or end % step:
             raise InputError(
-                f"{name}: expected 0 <= begin <= end <= {size}{f', multiples of {step},' if step > 1 else ''} got "
+                f"offsets: expected 0 <= begin <= end <= {size}{f', multiples of {step},' if step > 1 else ''} got "
                 f"{begin} to {end} for group {group}"
             )
     taken = sorted(
@@ -79,4 +79,4 @@ def _check_ranges(name: str, begins: list[int], ends: list[int], size: int, *, s
     )
     for (_, end, group), (begin, _, other) in zip(taken, taken[1:], strict=False):
         if begin < end:
-            raise InputError(f"{name}: expected groups that do not overlap, got {group} and {other} at {begin}")
+            raise InputError(f"offsets: expected groups that do not overlap, got {group} and {other} at {begin}")

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from fp8gemm import operands, settings
-from fp8gemm.dispatch import current_stream, device_chip, launch_on, on_device
+from fp8gemm.dispatch import current_stream, device_chip, first_ready, launch_on, on_device
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.families.group_ranges import GroupRangesKernel
 from fp8gemm.families.grouped import GroupedKernel, GroupedOperands, kernel_request
 from fp8gemm.hints import naming_the_warmup, warmup_of_grouped
-from fp8gemm.jit.build import is_ready
-from fp8gemm.jit.kernel import is_loaded
 from fp8gemm.recent import Recent, identity
 from fp8gemm.recording import record_problem
 from fp8gemm.scales import empty_mn_major_groups, mn_major_pitch
@@ -147,7 +145,9 @@ def kernel_for(problem: GroupedProblem, chip: Chip, device_index: int) -> Groupe
     if found is not None:
         return found
     if in_force.jit == "nearest":
-        key = _key(problem, _nearest_ready(problem, chip, device_index), device_index, chip, in_force.pdl)
+        ranked = ranked_grouped(problem, chip)
+        nearest = first_ready(ranked, lambda config: kernel_request(problem, config), device_index)
+        key = _key(problem, nearest, device_index, chip, in_force.pdl)
         found = _kernels.get(key)
     if found is None:
         with naming_the_warmup(lambda: warmup_of_grouped(problem, chip)):
@@ -176,17 +176,6 @@ def _key(problem: GroupedProblem, config: Config, device_index: int, chip: Chip,
     """All that tells loaded kernels apart: not how many rows a group has, nor why the config was chosen."""
     of_kernel = replace(problem, m=1, batch_invariant=False, static_weights=False)
     return of_kernel, config, device_index, chip, programmatic
-
-
-def _nearest_ready(problem: GroupedProblem, chip: Chip, device_index: int) -> Config:
-    ranked = ranked_grouped(problem, chip)
-    with torch.cuda.device(device_index):
-        capturing = torch.cuda.is_current_stream_capturing()
-    for config in ranked:
-        request = kernel_request(problem, config)
-        if is_loaded(request, device_index) if capturing else is_ready(request):
-            return config
-    return ranked[0]  # which is then missed in the open
 
 
 def _launch(kernel: GroupedKernel, of_all: GroupedOperands) -> BoundLaunch:

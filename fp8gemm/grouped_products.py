@@ -23,12 +23,17 @@ class _Call:
     Args:
         tensors: all that it is given.
         options: what else tells calls apart.
+
+    Attributes:
+        is_checked: whether it was made before, if with another launch.
     """
 
     def __init__(self, *tensors: Tensor | None, options: tuple[object, ...]) -> None:
         first = tensors[0]
         assert first is not None
         self._key: tuple[object, ...] | None = None
+        self._bound: BoundLaunch | None = None
+        self.is_checked = False
         self._device_index = first.get_device()
         if self._device_index < 0 or needs_gradient(*tensors):
             return
@@ -36,28 +41,21 @@ class _Call:
             forking.refuse()
         identities = tuple(None if tensor is None else identity(tensor) for tensor in tensors)
         self._key = identities, options, current_stream(self._device_index), self._device_index
+        found = _recent.get(self._key)
+        if found is not None and found[0] is settings.current():
+            self.is_checked, self._bound = True, found[1]
 
     def repeat(self) -> bool:
         """Launch it as it was launched before; False if it was not."""
-        bound = self._found()
-        if bound is None:
+        if self._bound is None:
             return False
-        launch_on(self._device_index, bound)
+        launch_on(self._device_index, self._bound)
         return True
-
-    def is_checked(self) -> bool:
-        """Whether it was made before, if with another launch."""
-        found = None if self._key is None else _recent.get(self._key)
-        return found is not None and found[0] is settings.current()
 
     def keep(self, bound: BoundLaunch | None) -> None:
         """It is checked; and what `repeat` is to launch, if anything."""
         if self._key is not None and not settings.current().check_groups:
             _recent.keep(self._key, (settings.current(), bound))
-
-    def _found(self) -> BoundLaunch | None:
-        found = None if self._key is None else _recent.get(self._key)
-        return None if found is None or found[0] is not settings.current() else found[1]
 
 
 def multiply_grouped(
@@ -80,7 +78,7 @@ def multiply_grouped(
     call = _Call(a, scales_a, b, scales_b, indices, offsets, out, options=options)
     if out is not None and call.repeat():
         return out
-    if not call.is_checked():
+    if not call.is_checked:
         _check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype)
     assert out is not None  # both have the dimensions that it is made for
     m, groups = a.shape[0], b.shape[0]
@@ -191,7 +189,8 @@ def multiply_k_grouped(
 ) -> Tensor:
     """`fp8gemm.gemm_k_grouped` from its checks on."""
     call = _Call(a, scales_a, b, scales_b, offsets, c, out, options=())
-    if out is not None and (c is None or c is out) and call.repeat():
+    is_launch_alone = out is not None and (c is None or c is out)  # nothing is made or copied for it
+    if out is not None and is_launch_alone and call.repeat():
         return out
     checks.check_k_grouped(a, scales_a, b, scales_b)
     of_output = next((tensor.shape[0] for tensor in (c, out) if tensor is not None and tensor.dim() == 3), None)
@@ -217,7 +216,9 @@ def multiply_k_grouped(
 
     if c is not None and c is not out:
         out.copy_(c)  # where it is the same memory, nothing changes
-    call.keep(launch_k_grouped(a, scales_a, b, scales_b, offsets, out, accumulate=c is not None))
+    bound = launch_k_grouped(a, scales_a, b, scales_b, offsets, out, accumulate=c is not None)
+    if is_launch_alone:
+        call.keep(bound)
     return out
 
 

@@ -15,10 +15,11 @@ from torch import Tensor
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count, mn_major_pitch
 
-_FP8 = torch.float8_e4m3fn
-_INPUTS = (torch.bfloat16, torch.float16, torch.float32)
+FP8 = torch.float8_e4m3fn
+OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
+_INPUTS = OUTPUTS
 _ADDENDS = (torch.bfloat16, torch.float32)
-_INTEGERS = (torch.int32, torch.int64)
+INTEGERS = (torch.int32, torch.int64)
 
 
 def expect(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[Any, ...], meaning: str) -> None:
@@ -33,6 +34,13 @@ def expect(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], shape: tu
         )
 
 
+def expect_output(out_dtype: torch.dtype) -> torch.dtype:
+    """The dtype, if products have such an output."""
+    if out_dtype not in OUTPUTS:
+        raise InputError(f"out_dtype: expected one of {', '.join(map(str, OUTPUTS))}, got {out_dtype}")
+    return out_dtype
+
+
 def expect_depth(name: str, k: int) -> None:
     if k < 16 or k % 16:
         raise InputError(f"{name}: expected K to be a multiple of 16 and at least 16, got K = {k}")
@@ -43,10 +51,10 @@ def _operands(
 ) -> tuple[int, int]:
     """M and N of a product, whose operands are checked."""
     fp32 = (torch.float32,)
-    expect("b", b, (_FP8,), (None, None), "(N, K)")
+    expect("b", b, (FP8,), (None, None), "(N, K)")
     n, k = b.shape
     expect_depth("b", k)
-    expect("a", a, (_FP8,), (None, k), f"(M, K) with K = {k} as in b")
+    expect("a", a, (FP8,), (None, k), f"(M, K) with K = {k} as in b")
     m = a.shape[0]
     expect("scales_a", scales_a, fp32, (m, block_count(k)), f"(M, ceil(K/128)) = ({m}, {block_count(k)})")
     rows = n if scales_b.dim() == 2 and scales_b.shape[0] == n else block_count(n)
@@ -71,9 +79,7 @@ def _gemm(
     static_weights: bool,
 ) -> Tensor:
     shape = _operands(a, scales_a, b, scales_b, c, bias)
-    if out_dtype not in _INPUTS:
-        raise InputError(f"out_dtype: expected one of {', '.join(map(str, _INPUTS))}, got {out_dtype}")
-    return a.new_empty(shape, dtype=out_dtype)
+    return a.new_empty(shape, dtype=expect_output(out_dtype))
 
 
 def _gemm_out(
@@ -95,16 +101,16 @@ def _gemm_out(
 def _quantised(x: Tensor, m: int, k: int) -> tuple[Tensor, Tensor]:
     """Codes (M, K), and MN-major scales."""
     scales = x.new_empty_strided((m, block_count(k)), (1, mn_major_pitch(m)), dtype=torch.float32)
-    return x.new_empty((m, k), dtype=_FP8), scales
+    return x.new_empty((m, k), dtype=FP8), scales
 
 
 def _masked(x: Tensor, counts: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Codes (G, max_m, K), and scales that are MN-major in each group."""
     groups, max_m, _ = x.shape
-    expect("counts", counts, _INTEGERS, (groups,), f"(G,) = ({groups},)")
+    expect("counts", counts, INTEGERS, (groups,), f"(G,) = ({groups},)")
     shape, pitch = (groups, max_m, block_count(k)), mn_major_pitch(max_m)
     scales = x.new_empty_strided(shape, (shape[2] * pitch, 1, pitch), dtype=torch.float32)
-    return x.new_empty((groups, max_m, k), dtype=_FP8), scales
+    return x.new_empty((groups, max_m, k), dtype=FP8), scales
 
 
 def _quantize_activation(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -122,7 +128,7 @@ def _quantize_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:
     expect("x", x, _INPUTS, (None, None), "(M, K)")
     m, k = x.shape
     expect_depth("x", k)
-    expect("codes", codes, (_FP8,), (m, k), f"(M, K) = ({m}, {k})")
+    expect("codes", codes, (FP8,), (m, k), f"(M, K) = ({m}, {k})")
     expect("scales", scales, (torch.float32,), (m, block_count(k)), f"(M, ceil(K/128)) = ({m}, {block_count(k)})")
 
 
@@ -131,7 +137,7 @@ def _quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
     n, k = w.shape
     expect_depth("w", k)
     scales = w.new_empty((block_count(n), block_count(k)), dtype=torch.float32)
-    return w.new_empty((n, k), dtype=_FP8), scales
+    return w.new_empty((n, k), dtype=FP8), scales
 
 
 def _quantize_silu_mul(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.errors import InputError
-from fp8gemm.ops.fake import expect, expect_depth
+from fp8gemm.ops.fake import FP8, INTEGERS, OUTPUTS, expect, expect_depth, expect_output
 from fp8gemm.scales import block_count
 
 SCHEMAS = (
@@ -27,10 +27,6 @@ SCHEMAS = (
     "gemm_k_grouped_out(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor offsets, Tensor? c, *, "
     "Tensor(a!) out) -> ()",
 )
-
-_FP8 = torch.float8_e4m3fn
-_OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
-_INTEGERS = (torch.int32, torch.int64)
 
 
 @cache
@@ -59,8 +55,7 @@ def _gemm_masked_out(*args: Any, out: Tensor) -> None:
 
 
 def _gemm_k_grouped(*args: Any) -> Any:
-    product = _grouped().multiply_k_grouped(*args, None)
-    return product
+    return _grouped().multiply_k_grouped(*args, None)
 
 
 def _gemm_k_grouped_out(*args: Any, out: Tensor) -> None:
@@ -78,7 +73,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 
 
 def _weights(b: Tensor, scales_b: Tensor) -> tuple[int, int, int]:
-    expect("b", b, (_FP8,), (None, None, None), "(G, N, K)")
+    expect("b", b, (FP8,), (None, None, None), "(G, N, K)")
     groups, n, k = b.shape
     expect_depth("b", k)
     shape = groups, block_count(n), block_count(k)
@@ -86,25 +81,19 @@ def _weights(b: Tensor, scales_b: Tensor) -> tuple[int, int, int]:
     return groups, n, k
 
 
-def _output(out_dtype: torch.dtype) -> torch.dtype:
-    if out_dtype not in _OUTPUTS:
-        raise InputError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, got {out_dtype}")
-    return out_dtype
-
-
 def _grouped_shape(
     a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, indices: Tensor | None, offsets: Tensor | None
 ) -> tuple[int, int]:
     groups, n, k = _weights(b, scales_b)
-    expect("a", a, (_FP8,), (None, k), f"(M, K) with K = {k} as in b")
+    expect("a", a, (FP8,), (None, k), f"(M, K) with K = {k} as in b")
     m = a.shape[0]
     expect("scales_a", scales_a, (torch.float32,), (m, block_count(k)), f"(M, ceil(K/128)) = ({m}, {block_count(k)})")
     if (indices is None) == (offsets is None):
         raise InputError(f"expected either indices or offsets, got {'neither' if indices is None else 'both'}")
     if indices is not None:
-        expect("indices", indices, _INTEGERS, (m,), f"(M,) = ({m},)")
+        expect("indices", indices, INTEGERS, (m,), f"(M,) = ({m},)")
     elif offsets is not None and (
-        offsets.dtype not in _INTEGERS or tuple(offsets.shape) not in ((groups + 1,), (groups,), (2, groups))
+        offsets.dtype not in INTEGERS or tuple(offsets.shape) not in ((groups + 1,), (groups,), (2, groups))
     ):
         raise InputError(
             f"offsets: expected torch.int32 or torch.int64 of shape (G + 1,), (G,) or (2, G), G = {groups}, got "
@@ -115,11 +104,11 @@ def _grouped_shape(
 
 def _masked_shape(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, counts: Tensor) -> tuple[int, int, int]:
     groups, n, k = _weights(b, scales_b)
-    expect("a", a, (_FP8,), (groups, None, k), f"(G, max_m, K) with G = {groups}, K = {k} as in b")
+    expect("a", a, (FP8,), (groups, None, k), f"(G, max_m, K) with G = {groups}, K = {k} as in b")
     max_m = a.shape[1]
     shape = groups, max_m, block_count(k)
     expect("scales_a", scales_a, (torch.float32,), shape, f"(G, max_m, ceil(K/128)) = {shape}")
-    expect("counts", counts, _INTEGERS, (groups,), f"(G,) = ({groups},)")
+    expect("counts", counts, INTEGERS, (groups,), f"(G,) = ({groups},)")
     return groups, max_m, n
 
 
@@ -134,7 +123,7 @@ def _k_grouped_shape(
     out: Tensor | None = None,
 ) -> tuple[int, int, int]:
     for name, codes, scales in (("a", a, scales_a), ("b", b, scales_b)):
-        expect(name, codes, (_FP8,), (None, b.shape[-1]), f"(rows, K) with K = {b.shape[-1]} as in b")
+        expect(name, codes, (FP8,), (None, b.shape[-1]), f"(rows, K) with K = {b.shape[-1]} as in b")
         shape = codes.shape[0], block_count(codes.shape[1])
         expect(f"scales_{name}", scales, (torch.float32,), shape, f"(rows, K/128) = {shape}")
     known = next((tensor.shape[0] for tensor in (c, out) if tensor is not None), None)
@@ -149,25 +138,25 @@ def _k_grouped_shape(
 def _fake_grouped(*args: Any) -> Tensor:
     (*terms, out_dtype, _, _, _) = args
     shape, a = _grouped_shape(*terms), args[0]
-    return a.new_empty(shape, dtype=_output(out_dtype))  # type: ignore[no-any-return]
+    return a.new_empty(shape, dtype=expect_output(out_dtype))  # type: ignore[no-any-return]
 
 
 def _fake_grouped_out(*args: Any, out: Tensor) -> None:
     (*terms, _, _, _) = args
     shape = _grouped_shape(*terms)
-    expect("out", out, _OUTPUTS, shape, f"(M, N) = {shape}")
+    expect("out", out, OUTPUTS, shape, f"(M, N) = {shape}")
 
 
 def _fake_masked(*args: Any) -> Tensor:
     (*terms, out_dtype, _, _, _) = args
     shape, a = _masked_shape(*terms), args[0]
-    return a.new_empty(shape, dtype=_output(out_dtype))  # type: ignore[no-any-return]
+    return a.new_empty(shape, dtype=expect_output(out_dtype))  # type: ignore[no-any-return]
 
 
 def _fake_masked_out(*args: Any, out: Tensor) -> None:
     (*terms, _, _, _) = args
     shape = _masked_shape(*terms)
-    expect("out", out, _OUTPUTS, shape, f"(G, max_m, N) = {shape}")
+    expect("out", out, OUTPUTS, shape, f"(G, max_m, N) = {shape}")
 
 
 def _fake_k_grouped(*args: Any) -> Tensor:

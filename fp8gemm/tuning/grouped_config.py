@@ -114,12 +114,13 @@ def _of_each_depth(problem: GroupedProblem, shallow: SwapAbConfig) -> Iterator[S
         room = hopper.SHARED_BYTES_PER_SM // ctas - hopper.RESERVED_SHARED_BYTES - beside - 1024
         stages = min(room // (shallow.stage_bytes + 2 * BARRIER_BYTES), 4 * shallow.steps(problem.k))
         config = replace(shallow, stages=stages)
-        if stages >= _LEAST_SWAPPED_STAGES and ctas * shallow.threads * align(shallow.registers, 8) <= 65536:
+        if (
+            stages >= _LEAST_SWAPPED_STAGES
+            and ctas * shallow.threads * align(shallow.registers, 8) <= hopper.REGISTERS_PER_SM
+        ):
             yield config
 
 
 def swapped_resident_ctas(problem: GroupedProblem, config: SwapAbConfig) -> int:
     """CTAs that an SM holds at once."""
-    by_memory = hopper.SHARED_BYTES_PER_SM // (grouped_shared_bytes(problem, config) + hopper.RESERVED_SHARED_BYTES)
-    by_registers = hopper.REGISTERS_PER_SM // (align(config.registers, 8) * config.threads)
-    return max(min(by_memory, by_registers, hopper.THREADS_PER_SM // config.threads), 1)
+    return max(swap_ab.fitting_ctas(config, grouped_shared_bytes(problem, config)), 1)

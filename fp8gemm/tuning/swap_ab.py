@@ -149,7 +149,12 @@ GPCS = 8
 @lru_cache(maxsize=4096)
 def resident_ctas(config: SwapAbConfig, k: int) -> int:
     """CTAs that an SM holds at once."""
-    by_memory = hopper.SHARED_BYTES_PER_SM // (shared_bytes(config, k) + hopper.RESERVED_SHARED_BYTES)
+    return fitting_ctas(config, shared_bytes(config, k))
+
+
+def fitting_ctas(config: SwapAbConfig, shared: int) -> int:
+    """The same, where each takes so many bytes of shared memory."""
+    by_memory = hopper.SHARED_BYTES_PER_SM // (shared + hopper.RESERVED_SHARED_BYTES)
     by_registers = hopper.REGISTERS_PER_SM // (align(config.registers, 8) * config.threads)
     return min(by_memory, by_registers, hopper.THREADS_PER_SM // config.threads)
 
