@@ -2,6 +2,7 @@
 
 sanitize_kernels.py 0,3,4           # these of KERNELS; exit code 0 if all results are right
 sanitize_kernels.py --control TOOL  # a launch with a fault that the tool must see
+sanitize_kernels.py --reproduce ... # a right launch that a tool must be wrong about, or another that it must not
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch  # noqa: E402
 from sanitize_grouped import GroupedProduct, Ranges, grouped  # noqa: E402
+from sanitize_limits import JUDGED, MISJUDGED, reproduce  # noqa: E402
 from sanitize_quantizers import Quantising, quantisings  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from fp8gemm.benchmark.peers import relative_error  # noqa: E402
 from fp8gemm.families.catalogue import kernel_request, load_kernel  # noqa: E402
+from fp8gemm.jit import build  # noqa: E402
+from fp8gemm.jit.compiler import compile_options  # noqa: E402
 from fp8gemm.jit.request import KernelRequest  # noqa: E402
 from fp8gemm.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.reference import gemm_reference  # noqa: E402
@@ -184,18 +190,35 @@ def run_kernels(indices: Sequence[int]) -> int:
     return int(wrong > 0)
 
 
+@contextmanager
+def lines_named() -> Iterator[None]:
+    """Kernels that are built meanwhile have the same code, and a tool's messages name its lines."""
+
+    def options(arch: str) -> tuple[str, ...]:
+        return *compile_options(arch), "-lineinfo"
+
+    with mock.patch.object(build, "compile_options", options):
+        yield
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the kernels, or a control, which never fails by itself."""
+    """Run the kernels; or a control, which never fails by itself; or a reproducer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("indices", nargs="?", metavar="INDEX,...", help="which of KERNELS; all by default")
     parser.add_argument("--control", choices=CONTROLLED, help="plant the fault that this tool must see")
+    parser.add_argument("--reproduce", choices=(MISJUDGED, JUDGED), help="run the smallest kernel that racecheck fails")
     options = parser.parse_args(argv)
+    if options.reproduce:
+        right = reproduce(options.reproduce, upload)
+        print(PASSED if right else "sanitize: the reproducer is wrong", flush=True)
+        return int(not right)
     if options.control:
         # One whose scales of B are read by ordinary loads: those of blocks.
         run_kernel(PRODUCTS[0], upload, options.control)
         return 0
     indices = range(len(KERNELS)) if options.indices is None else [int(i) for i in options.indices.split(",")]
-    return run_kernels(indices)
+    with lines_named():
+        return run_kernels(indices)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ REPEATED, REPEATED_FEW = (
 _ANY_COUNTS, _FEW_COUNTS = (
     f"{_MASKED}::test_any_counts[{case}]" for case in ("576-272-77-counts1-all", "2112-7168-77-counts1-few")
 )
+STRESS_GROUPED = ("tests/gpu/test_stress_grouped.py::test_launches_of_small_groups_are_right",)
 _WITH_C, _WITHOUT_C = (f"{_COLUMNS}::test_groups_of_any_size[200-136-{how}]" for how in ("with C", "without C"))
 
 
@@ -191,7 +192,7 @@ _FEW_ROWS = (
         "swapped-products-not-awaited",
         "a warp does not wait for the products of scales that other warps write, nor until they have read the sums",
         Edit(_SWAPPED, "            ptx::named_barrier_sync(kProductsWritten, Shape::kConsumers);\n", ""),
-        tests=(REPEATED_FEW,),
+        tests=STRESS_GROUPED,
     ),
     race_of_groups(
         "swapped-shares-not-awaited",

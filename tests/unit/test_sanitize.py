@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ from torch import Tensor
 from fp8gemm import reference
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.families.quantize import ROWS_OF_WARP, WARPS_OF_BLOCK, Quantizer
+from fp8gemm.headers import include_dir
+from fp8gemm.jit import build
 from fp8gemm.quantizers import INPUTS
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import violations
@@ -54,34 +57,74 @@ def test_output_is_clean_only_with_summary_exit_code_and_result(
     assert found == status and bool(detail) == (status != "clean")
 
 
-MESSAGES = """\
-========= COMPUTE-SANITIZER
-========= Error: Race reported between Write access at kernel+0x10 and Read access at kernel+0x20 [4 hazards]
-=========     Write access by thread 3
-=========
-========= Error: Race reported between Write access at kernel+0x30 and Read access at kernel+0x40 [4 hazards]
-=========
-"""
+STAGED = "fp8gemm::ptx::store_shared_pair(unsigned int, float, float)+0x10 in stmatrix.cuh:18"
+COPIED = "void fp8gemm::ClippedStore<Config>::copy_rows<fp8gemm::KernelParams>(const T1 &)+0x20 in clipped_store.cuh:72"
+
+
+def race(*accesses: str) -> str:
+    """A message of racecheck."""
+    first, *others = accesses
+    lines = [f"Error: Race reported between {first}", *(f"    and {other} [4 hazards]" for other in others), ""]
+    return "".join(f"========= {line}\n" for line in lines)
+
+
+FALSE = race(f"Read access at {COPIED}", f"Write access at {STAGED}", f"Write access at {STAGED}")
 
 
 @pytest.mark.parametrize(
-    ("patterns", "returncode", "results", "status"),
+    ("messages", "errors", "returncode", "results", "status"),
     [
-        ((), 86, RIGHT, "2 errors"),
-        ((r"kernel\+0x10",), 86, RIGHT, "1 errors"),
-        # Only a message's first line counts, so that a pattern accepts what it was written for.
-        ((r"by thread 3",), 86, RIGHT, "2 errors"),
-        ((r"^Error: Race",), 86, RIGHT, "clean but for 2 messages that racecheck is wrong about: for a reason"),
-        ((r"^Error: Race",), 86, "", "wrong result or crash, exit code 86"),
-        ((r"^Error: Race",), 1, RIGHT, "wrong result or crash, exit code 1"),
+        (FALSE, 1, 86, RIGHT, "clean but for 1 false race"),
+        (FALSE + FALSE, 2, 86, RIGHT, "clean but for 2 false races"),
+        (FALSE, 2, 86, RIGHT, "1 errors"),
+        (FALSE, 1, 86, "", "wrong result or crash, exit code 86"),
+        (FALSE, 1, 1, RIGHT, "wrong result or crash, exit code 1"),
+        # Every access must be where it was: one of another place, or the same two the other way round, is an error.
+        (
+            race(f"Read access at {COPIED}", f"Write access at {STAGED}", "Write access at b.cuh:3"),
+            1,
+            86,
+            RIGHT,
+            "1 errors",
+        ),
+        (race(f"Read access at {COPIED}", "Read access at a.cuh:3"), 1, 86, RIGHT, "1 errors"),
+        (race(f"Write access at {COPIED}", f"Read access at {STAGED}"), 1, 86, RIGHT, "1 errors"),
+        (FALSE + race(f"Read access at {STAGED}", f"Write access at {STAGED}"), 2, 86, RIGHT, "1 errors"),
+        ("========= Error: of another kind\n", 1, 86, RIGHT, "1 errors"),
     ],
 )
-def test_messages_that_a_tool_is_wrong_about_are_counted_and_said(
-    sanitize: ModuleType, patterns: tuple[str, ...], returncode: int, results: str, status: str
+def test_a_race_that_is_none_is_counted_and_said(
+    sanitize: ModuleType, messages: str, errors: int, returncode: int, results: str, status: str
 ) -> None:
-    accepted = [sanitize.Limitation(pattern, "for a reason") for pattern in patterns]
-    output = results + MESSAGES + RACE.format(2)
-    assert sanitize.judge("racecheck", returncode, output, accepted)[0] == status
+    output = f"========= COMPUTE-SANITIZER\n{messages}{results}{RACE.format(errors)}"
+    found, detail = sanitize.judge("racecheck", returncode, output, sanitize.ACCEPTED)
+    assert found == status and sanitize.is_clean(found) == (not detail) == status.startswith("clean")
+    assert not sanitize.is_clean(sanitize.judge("racecheck", returncode, output)[0])
+
+
+def test_the_places_of_false_races_are_in_the_headers(sanitize: ModuleType) -> None:
+    headers = {path.name: path.read_text() for path in include_dir().rglob("*.cuh")}
+    for limitation in sanitize.ACCEPTED:
+        for place in (limitation.reads, limitation.writes):
+            function, header = re.fullmatch(r"(\w+)\.\* in (\w+)\\\.cuh:\\d\+", place).groups()
+            assert f"{function}(" in headers[f"{header}.cuh"], place
+
+
+def test_the_reproducer_compiles_in_both_forms_and_they_differ() -> None:
+    limits = load_script("sanitize_limits")
+    cubins = set()
+    for form in (limits.MISJUDGED, limits.JUDGED):
+        made = limits.compile_reproducer(form)
+        assert made.resources.spill_store_bytes == 0 and not made.warnings
+        cubins.add(made.cubin)
+    assert len(cubins) == 2
+
+
+def test_kernels_are_built_with_their_lines_and_only_then(sanitize: ModuleType) -> None:
+    before = build.compile_options("sm_90a")
+    with sanitize.lines_named():
+        assert build.compile_options("sm_90a") == (*before, "-lineinfo")
+    assert build.compile_options("sm_90a") == before
 
 
 def stand_in(directory: Path, script: str) -> str:
@@ -109,7 +152,8 @@ def test_only_our_kernels_are_instrumented_and_tensors_have_their_own_memory(
 
 
 SUMMARY = 'echo "========= ERROR SUMMARY: {} errors"'
-SEES = f'case "$*" in *--control*) {SUMMARY.format(2)}; exit 86;; esac\n'
+MISJUDGES = f'case "$*" in *one-arrives*) echo "{RIGHT.strip()}"; {SUMMARY.format(1)}; exit 86;; esac\n'
+SEES = MISJUDGES + f'case "$*" in *--control*) {SUMMARY.format(2)}; exit 86;; esac\n'
 ALL_RIGHT = f"echo '{RIGHT.strip()}'\n{SUMMARY.format(0)}"
 
 
@@ -135,6 +179,30 @@ def test_each_kernel_gets_its_own_finding(
     dirty = [finding for finding in findings if finding.status != "clean"]
     assert len(dirty) == len(expected) - 1
     assert all(finding.detail or finding.kernel == "planted fault" for finding in dirty)
+
+
+FORM = 'case "$*" in *{}*) {}{}; exit 86;; esac\n'
+SAYS_RIGHT = f"echo '{RIGHT.strip()}'; "
+
+
+@pytest.mark.parametrize(
+    ("script", "doubtful"),
+    [
+        (SEES + ALL_RIGHT, []),
+        # The tool has learnt what it did not know.
+        (ALL_RIGHT, ["one-arrives"]),
+        # The kernel is wrong itself, so that it shows nothing.
+        (FORM.format("one-arrives", "", SUMMARY.format(1)) + ALL_RIGHT, ["one-arrives"]),
+        # The tool knows nothing of mbarriers at all.
+        (SEES + FORM.format("every-lane", SAYS_RIGHT, SUMMARY.format(1)) + ALL_RIGHT, ["every-lane-arrives"]),
+    ],
+)
+def test_racecheck_must_still_be_wrong_and_right_about_the_smallest_kernel(
+    sanitize: ModuleType, tmp_path: Path, script: str, doubtful: list[str]
+) -> None:
+    findings = list(sanitize.find(stand_in(tmp_path, script), "racecheck", (0, 1), timeout=10.0))
+    assert [finding.clean for finding in findings] == [True, True, *(False for _ in doubtful)]
+    assert [finding.kernel for finding in findings[2:]] == [f"reproducer, {form}" for form in doubtful]
 
 
 @pytest.fixture
@@ -167,6 +235,7 @@ def test_report_and_exit_code(
     printed = capsys.readouterr().out
     assert all(each["kernel"] in printed for each in found["findings"])
     assert "TMA" in found["limits"] and found["limits"] in printed
+    assert all(each.reason in found["limits"] for each in sanitize.ACCEPTED)
 
 
 def test_without_a_sanitizer_or_a_gpu_it_says_so(

@@ -17,7 +17,6 @@ template <class Config>
 class SwapAbLoader {
     using Shape = SwapAbShape<Config>;
     using Stages = SwapAbStages<Config>;
-    using Ring = BarrierRing<Config::kStages>;
     static constexpr bool kHoldsAll = Shape::kSteps <= Config::kStages;
     static constexpr uint32_t kAhead = kHoldsAll ? Shape::kSteps : Config::kStages;
 
@@ -62,7 +61,7 @@ public:
             ptx::launch_dependents();
         }
         // What was filled above counts as the first pass over the ring.
-        typename Ring::State state{0, 0};
+        typename Stages::Ring::State state{0, 0};
 #pragma unroll 1
         for (uint32_t step = kAhead; step < Shape::kSteps; ++step) {
             stages_.ring.wait_empty(state);

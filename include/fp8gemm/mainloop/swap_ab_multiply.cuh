@@ -30,7 +30,7 @@ template <class Config, bool kRefills>
 class SwapAbMultiplier {
     using Shape = SwapAbShape<Config>;
     using Stages = SwapAbStages<Config>;
-    using Ring = BarrierRing<Config::kStages>;
+    using Ring = typename Stages::Ring;
     using Wgmma = ptx::Wgmma<Shape::kWaveCols>;
     using ScalesOfBlock = typename ScaleProducts<Config>::OfBlock;
     /// Of wide waves fewer are unrolled, because they take the compiler long.
