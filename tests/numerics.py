@@ -22,9 +22,11 @@ subnormal, and half of float32's per K block.
 
 On signed data a correct tensor core exceeds `element` too, in at most one of 10^6 elements (K = 64: 5.0e-4, H200,
 2026-11-21), and the RMS gates in a few of 10^5 groups of about 100 elements (rows of 101, K = 144: FP32 out 3.3e-4,
-H200, 2026-11-22). So up to one element, one row and one tile may, and two in 10^6; of groups only those with fewer
-than 1024 elements. Such an element is held instead to what truncation can make of it, and such a group to twice what
-truncation makes of it by a model, see `tests.truncation`; that is then what the figure says.
+H200, 2026-11-22). So up to one element may, and two in 10^6, and of groups with fewer than 1024 elements one and a
+tenth: where the scales of B let a short last K block outweigh the others, several rows of a tensor do (129 x 129 x 144:
+by the model two or more in one of 100 tensors; on an H200 three, each as the model says, 2026-11-22). Such an element
+is held instead to what truncation can make of it, and such a group to twice what truncation makes of it by a model, see
+`tests.truncation`; that is then what the figure says.
 
 Where an element is wrong the report adds what its error looks like, see `tests.diagnosis`.
 
@@ -56,7 +58,8 @@ _RMS_LIMIT = {torch.bfloat16: 2.5e-3, torch.float16: 5e-4, torch.float32: 3e-4}
 _HALF_STEP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 0.0}
 _ELEMENT_LIMIT = {"signed": 3e-4, "positive": 4e-3, "heavy": 4e-3, "exact": 0.0}
 _BIAS_LIMIT = 1e-3
-_RARE = 2e-6  # the share of elements or groups, beside a first one, that may be held to truncation's own bound
+_RARE = 2e-6  # the share of elements, beside a first one, that may be held to truncation's own bound
+_RARE_GROUPS = 0.1  # and that of groups
 _MODEL = 2.0  # times the error that the model has for a group; an H200 had at most 1.5 (2026-11-22)
 _RIGHT_KERNEL = 0.25  # of the element limit: about the worst that a right kernel does
 
@@ -221,7 +224,7 @@ class _Comparison:
             figure /= (1.1 * _ratio(unavoidable, reference) / limit).clamp(min=1.0)
             figure = figure.where((count >= _SMALLEST_GROUP) & (reference > 0), 0.0)
             rare = ((figure > limit) & (count < _FEW)).nonzero()
-            if len(rare) <= 1 + _RARE * figure.numel():
+            if len(rare) <= 1 + _RARE_GROUPS * figure.numel():
                 for row, column in rare.tolist():
                     bound = _MODEL * self._truncation(row, column, shape) + unavoidable[row, column]
                     figure[row, column] *= limit / (bound / reference[row, column]).clamp(min=limit)
