@@ -65,6 +65,42 @@ def test_every_config_is_right(kind, store, config, device, seed, compiled):
             case.check(run(problem, config, case)).raise_if_failed(case)
 
 
+# A thread asks for the addends of as many columns at once as it has registers for, which is another number in each tile
+# and for each kind. On few SMs, so that C of the next tile is asked for while the one before is stored.
+ADDED = (
+    Kind(BF16, c=BF16),
+    Kind(BF16, c=FP32, bias=BF16),
+    Kind(FP32, c=FP32),
+    Kind(BF16, bias=FP32),
+    Kind(FP32, Scaling.ROW, c=FP32, bias=FP32),
+)
+ADDED_TILES = [
+    (kind, store, tile)
+    for kind in ADDED
+    for store in StoreKind
+    for tile in dict.fromkeys(config.label.split("-s")[0] for config in configs_of(kind.problem(1, 128, 128, store)))
+]
+
+
+@pytest.fixture(scope="module")
+def compiled_with_addends(device):
+    """Every kernel of `test_addends_under_every_tile`, compiled on all processors at once."""
+    build_many([kernel_request(*with_addends(*choice)) for choice in ADDED_TILES])
+
+
+def with_addends(kind: Kind, store: StoreKind, tile: str) -> tuple[Problem, TileConfig]:
+    problem = kind.problem(300, 1160 if store is StoreKind.TMA else 1157, 400, store)
+    return problem, config_of(problem, f"{tile}-c1x1")
+
+
+@pytest.mark.parametrize(("kind", "store", "tile"), ADDED_TILES, ids=lambda value: getattr(value, "value", str(value)))
+def test_addends_under_every_tile(kind, store, tile, device, seed, compiled_with_addends):
+    problem, config = with_addends(kind, store, tile)
+    for maker in (cases.small_integers, cases.signed):
+        case = maker(problem.m, problem.n, problem.k, seed=seed, device=device, **kind.options)
+        case.check(run(problem, config, case, num_sms=5)).raise_if_failed(f"{case}, {config}")
+
+
 # Chunks of K blocks are 1, 2, 4 or 8 long; with two waves in flight half of that too, at the end, and for one warpgroup
 # first. So these are less than a chunk, whole chunks and those with a rest; and more than 32, after which weight scales
 # are fetched anew, before a chunk or, for the warpgroup that begins with a short one, in the middle of one.

@@ -82,6 +82,25 @@ def test_every_epilogue_leaves_the_accumulators_their_registers(scaling: Scaling
 
 
 @pytest.mark.parametrize("scaling", list(Scaling))
+def test_what_is_asked_for_at_once_fits_beside_the_accumulators_of_every_tile(scaling: Scaling, cache: Path) -> None:
+    """C and the bias in four bytes, which take the most registers, and either alone."""
+    requests = []
+    wide, none = Addend.FLOAT32, Addend.NONE
+    for i, (store, terms) in enumerate(itertools.product(StoreKind, ((wide, wide), (wide, none), (none, wide)))):
+        output = (OutputType.FLOAT32, OutputType.BFLOAT16)[i % 2]
+        tiles = {
+            (config.block_m, config.block_n, config.warpgroups_k, config.waves_in_flight): config
+            for config in candidate_configs(store, output, scaling)
+        }
+        n = 584 if store is StoreKind.TMA else 577
+        requests += [
+            kernel_request(Problem(1, n, 1168, output, store, scaling, *terms), config) for config in tiles.values()
+        ]
+    faults = {artifact.request.label: found for artifact in build_many(requests) if (found := faults_of(artifact))}
+    assert faults == {} and len(requests) > 40
+
+
+@pytest.mark.parametrize("scaling", list(Scaling))
 def test_the_sum_of_shares_leaves_every_epilogue_its_registers(scaling: Scaling, cache: Path) -> None:
     """Each config whose warpgroups share K, with every store and width of output, and addends or none."""
     requests = []

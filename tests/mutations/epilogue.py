@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import RACE, Edit, Mutant, under
 
 _CONVERT, _ADDENDS = "ptx/convert.cuh", "epilogue/addends.cuh"
-_TMA, _PREDICATED, _FRAGMENT = "epilogue/tma_store.cuh", "epilogue/predicated_store.cuh", "epilogue/fragment.cuh"
+_TMA, _PREDICATED = "epilogue/tma_store.cuh", "epilogue/predicated_store.cuh"
 
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
 _ODD = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-577-272]",)
@@ -18,6 +18,7 @@ _ADDENDS_OF_16_BITS = (
 _EXACT_FLOAT16 = (
     f"{_FAULTS}/values.py::test_fault_09_special_scales_stay_with_what_they_scale[-1.0-333-2112-1040-1d2d-float16]",
 )
+_ADDENDS_IN_TURN = ("tests/gpu/test_configs.py::test_addends_under_every_tile[1d2d-float32-c-float32-tma-128x192]",)
 _OVERFLOW_OF_FLOAT16 = (f"{_FAULTS}/values.py::test_fault_11_output_overflows_as_rounding_says[1.0-dtype1]",)
 _ORDER_OF_ADDENDS = (f"{_FAULTS}/values.py::test_fault_11_c_is_added_before_the_bias",)
 _EVERY_TILE_IN_FLOAT32 = (f"{_FAULTS}/values.py::test_fault_10_under_every_config[1d2d-float32-300]",)
@@ -25,7 +26,8 @@ _GUARDS = (f"{_FAULTS}/memory.py::test_fault_02_canaries_around_the_output[1d2d-
 
 _BFLOAT16 = 'asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));'
 _FLOAT16 = 'asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));'
-_BIAS = "first += col < Config::kN ? Element::load(bias_ + col) : 0.0f;"
+_BIAS = "first = col + 8 * i < Config::kN ? bias[8 * i] : Storage{};"
+_SUMS = "8 * i * stride_n_, col + 8 * i, convert(four[{}], four[{}])"
 
 _ROUNDING = (
     Mutant(
@@ -61,12 +63,11 @@ _ADDED = (
         "bias-before-c",
         "the bias is added before C, so sums are rounded in another order",
         (
-            Edit(_ADDENDS, "        c_.add(fragment_, tile, part, accumulators);\n", ""),
+            Edit(_ADDENDS, "            c.add_to(accumulators, part);\n", ""),
             Edit(
                 _ADDENDS,
-                "        bias_.add(fragment_, tile, part, accumulators);\n",
-                "        bias_.add(fragment_, tile, part, accumulators);\n"
-                "        c_.add(fragment_, tile, part, accumulators);\n",
+                "            bias.add_to(accumulators, part);\n",
+                "            bias.add_to(accumulators, part);\n            c.add_to(accumulators, part);\n",
             ),
         ),
         _ORDER_OF_ADDENDS,
@@ -75,7 +76,7 @@ _ADDED = (
     Mutant(
         "c-ignored",
         "C is read and not added to the second column of a pair",
-        (Edit(_ADDENDS, "second += c.second;", ""),),
+        (Edit(_ADDENDS, "four[1] += Element::to_float(upper[i].second);", ""),),
         _ADDENDS_OF_16_BITS,
         sample="c",
     ),
@@ -89,35 +90,36 @@ _ADDED = (
     Mutant(
         "halves-of-c-swapped",
         "the two elements of a pair of a bfloat16 C are exchanged",
-        (
-            Edit(
-                "epilogue/element.cuh",
-                "{ptx::unpack_bfloat16(pair & 0xffffu), ptx::unpack_bfloat16(pair >> 16)}",
-                "{ptx::unpack_bfloat16(pair >> 16), ptx::unpack_bfloat16(pair & 0xffffu)}",
-            ),
-        ),
+        (Edit(_ADDENDS, "*reinterpret_cast<const ElementPair<Storage>*>(source);", "{source[1], source[0]};"),),
         _ADDENDS_OF_16_BITS,
         sample="c",
     ),
     Mutant(
         "bias-shifted",
         "even columns take the bias of their right neighbours",
-        (Edit(_ADDENDS, _BIAS, _BIAS.replace("col <", "col + 1 <").replace("bias_ + col", "bias_ + col + 1")),),
+        (
+            Edit(
+                _ADDENDS,
+                _BIAS,
+                _BIAS.replace("col + 8 * i", "col + 8 * i + 1").replace("bias[8 * i]", "bias[8 * i + 1]"),
+            ),
+        ),
         _ADDENDS_OF_16_BITS,
         sample="bias",
     ),
     Mutant(
         "bias-of-the-first-tile",
         "every tile takes the bias of the first tile's columns",
-        (
-            Edit(
-                _ADDENDS,
-                "bias_.add(fragment_, tile, part, accumulators);",
-                "bias_.add(fragment_, Tile{}, part, accumulators);",
-            ),
-        ),
+        (Edit(_ADDENDS, "bias_.load(fragment_, tile, part);", "bias_.load(fragment_, Tile{}, part);"),),
         _ADDENDS_OF_16_BITS,
         sample="bias",
+    ),
+    Mutant(
+        "addends-of-the-first-parts-alone",
+        "C and the bias are added to the columns that are asked for first, and to no other",
+        (Edit(_TMA, "if (i % kPartsAddedAtOnce == 0) {", "if (i == 0) {"),),
+        _ADDENDS_IN_TURN,
+        sample="wide_c",
     ),
 )
 
@@ -208,8 +210,8 @@ _PREDICATED_STORE = (
         "rows-of-a-fragment-swapped",
         "a thread's upper and lower row are exchanged where sums are mapped to places in the output",
         (
-            Edit(_FRAGMENT, "visit(first_row, first_col + i, pairs[0]", "visit(first_row + 8, first_col + i, pairs[0]"),
-            Edit(_FRAGMENT, "visit(first_row + 8, first_col + i, pairs[2]", "visit(first_row, first_col + i, pairs[2]"),
+            Edit(_PREDICATED, "upper + " + _SUMS.format(0, 1), "upper + " + _SUMS.format(2, 3)),
+            Edit(_PREDICATED, "lower + " + _SUMS.format(2, 3), "lower + " + _SUMS.format(0, 1)),
         ),
         _ODD,
         sample="predicated",

@@ -145,7 +145,7 @@ _OUTPUTS = (
     wrong_group(
         "neighbours-written",
         "the predicated store writes the rows behind a group's last",
-        Edit(_PREDICATED, "const uint32_t end = tile.end_of_d(m_);", "const uint32_t end = m_;"),
+        Edit(_PREDICATED, "end = tile.end_of_d(m_);", "end = m_;"),
         test=_ANY_PREDICATED,
         sample="grouped_predicated",
     ),

@@ -116,6 +116,7 @@ SAMPLES = {
     "shared_k": _product(_ODD, _SHARED_K),
     "shared_k_row": _product(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
     "c": _product(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
+    "wide_c": _product(replace(_PROBLEM, c=Addend.FLOAT32), TileConfig(128, 192, 3)),
     "bias": _product(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
     "c_and_bias": _product(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),
     "swapped": _product(_PROBLEM, _SWAPPED),

@@ -275,7 +275,7 @@ _STORE_RING = (
     race(
         "warps-hand-over-unjoined",
         "a warp's first lane declares its rows staged without waiting for the others",
-        Edit(_TMA, "                __syncwarp();\n", ""),
+        Edit(_TMA, "ptx::fence_proxy_async();\n                __syncwarp();\n", "ptx::fence_proxy_async();\n"),
         may_survive="the lanes run in step there: nothing between the last write and the arrival divides the warp",
     ),
 )

@@ -172,14 +172,14 @@ _SUMS = (
     _wrong(
         "c-not-added",
         "C is not added where pieces are written element by element",
-        Edit(_STORE, "sums[i] += exists(col + i) ? C::load(c + (col + i) * stride) : 0.0f;", ""),
+        Edit(_STORE, "sums[i] += exists(col + i) ? C::to_float(c[(col + i) * stride]) : 0.0f;", ""),
         tests=_epilogue(_TWO_WARPGROUPS),
         sample="swapped_predicated",
     ),
     _wrong(
         "bias-not-added",
         "the bias is not added",
-        Edit(_STORE, "sums[i] += exists(col + i) ? Bias::load(bias + col + i) : 0.0f;", ""),
+        Edit(_STORE, "sums[i] += exists(col + i) ? Bias::to_float(bias[col + i]) : 0.0f;", ""),
         tests=_epilogue(_TWO_WARPGROUPS),
         sample="swapped_predicated",
     ),

@@ -28,6 +28,7 @@ public:
         auto state = Ring::State::for_reader();
         typename Schedule::Tile tile;
         while (schedule.next(tile)) {
+            Base::Prefetch::run(params, tile, origin);
             const uint32_t end = tile.end_of_d(params.m);
             const uint32_t first_row = tile.row_of_d() + origin.row;
             const uint32_t first_col = tile.col_of_d() + origin.col;

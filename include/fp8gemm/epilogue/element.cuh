@@ -5,8 +5,9 @@
 
 namespace fp8gemm {
 
+/// Two neighbours, read or written at once where their address is a multiple of both.
 template <class T>
-struct ElementPair {
+struct alignas(2 * sizeof(T)) ElementPair {
     T first;
     T second;
 };
@@ -33,28 +34,20 @@ struct OutputElement<OutputType::kFloat32> {
     using Storage = float;
 };
 
-/// `load` and `load_pair` read one element, and two neighbours from an address that is a multiple of both.
+/// `Storage` is one element in memory.
 template <Addend kType>
 struct AddendElement;
 
 template <>
 struct AddendElement<Addend::kBfloat16> {
     using Storage = uint16_t;
-    static FP8GEMM_DEVICE float load(const Storage* source) { return ptx::unpack_bfloat16(*source); }
-    static FP8GEMM_DEVICE ElementPair<float> load_pair(const Storage* source) {
-        const uint32_t pair = *reinterpret_cast<const uint32_t*>(source);
-        return {ptx::unpack_bfloat16(pair & 0xffffu), ptx::unpack_bfloat16(pair >> 16)};
-    }
+    static FP8GEMM_DEVICE float to_float(Storage element) { return ptx::unpack_bfloat16(element); }
 };
 
 template <>
 struct AddendElement<Addend::kFloat32> {
     using Storage = float;
-    static FP8GEMM_DEVICE float load(const Storage* source) { return *source; }
-    static FP8GEMM_DEVICE ElementPair<float> load_pair(const Storage* source) {
-        const float2 pair = *reinterpret_cast<const float2*>(source);
-        return {pair.x, pair.y};
-    }
+    static FP8GEMM_DEVICE float to_float(Storage element) { return element; }
 };
 
 }  // namespace fp8gemm

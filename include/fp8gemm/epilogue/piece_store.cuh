@@ -49,7 +49,7 @@ public:
             const auto* bias = static_cast<const typename Bias::Storage*>(bias_);
 #pragma unroll
             for (uint32_t i = 0; i < kColsOfPiece; ++i) {
-                sums[i] += exists(col + i) ? Bias::load(bias + col + i) : 0.0f;
+                sums[i] += exists(col + i) ? Bias::to_float(bias[col + i]) : 0.0f;
             }
         }
         Storage* target = d_ + row * d_stride_m_;
@@ -69,14 +69,14 @@ private:
         if constexpr (kAligned && kColsOfPiece > 1) {
 #pragma unroll
             for (uint32_t i = 0; i < kColsOfPiece; i += 2) {
-                const ElementPair<float> pair = C::load_pair(c + col + i);
-                sums[i] += pair.first;
-                sums[i + 1] += pair.second;
+                const auto pair = *reinterpret_cast<const ElementPair<typename C::Storage>*>(c + col + i);
+                sums[i] += C::to_float(pair.first);
+                sums[i + 1] += C::to_float(pair.second);
             }
         } else {
 #pragma unroll
             for (uint32_t i = 0; i < kColsOfPiece; ++i) {
-                sums[i] += exists(col + i) ? C::load(c + (col + i) * stride) : 0.0f;
+                sums[i] += exists(col + i) ? C::to_float(c[(col + i) * stride]) : 0.0f;
             }
         }
     }

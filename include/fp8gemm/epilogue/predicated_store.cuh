@@ -43,20 +43,38 @@ public:
                                   typename Shape::Accumulators& accumulators) {
             this->mark_tile(tile);
             this->mark(Activity::kStage, 0);
-            constexpr typename Fragment<Config>::WholeTile kWholeTile{0, 0};
-            addends.add(tile, kWholeTile, accumulators);
-            const uint32_t end = tile.end_of_d(m_);
-            fragment_.for_each_pair(tile, kWholeTile, accumulators,
-                                    [this, end](uint32_t row, uint32_t col, float first, float second) {
-                                        if (row < end) {
-                                            store_pair(d_ + row * stride_m_, col, convert(first, second));
-                                        }
-                                    });
+#pragma unroll
+            for (uint32_t row = 0; row < Shape::kWarpgroupRows; row += Shape::kWaveM) {
+#pragma unroll
+                for (uint32_t col = 0; col < Shape::kWarpgroupCols; col += Addends<Config>::kCols) {
+                    const Part<Addends<Config>::kCols> part{row, col};
+                    addends.add(tile, part, accumulators);
+                    store(tile, part, accumulators);
+                }
+            }
         }
 
     private:
-        FP8GEMM_DEVICE void store_pair(Storage* row, uint32_t col, ElementPair<Storage> pair) const {
-            Storage* target = row + col * stride_n_;
+        template <class Tile, uint32_t kCols>
+        FP8GEMM_DEVICE void store(const Tile& tile, Part<kCols> part,
+                                  const typename Shape::Accumulators& accumulators) {
+            const uint32_t row = fragment_.row(tile, part), end = tile.end_of_d(m_);
+            const uint32_t col = fragment_.col(tile, part);
+            Storage* upper = d_ + row * stride_m_ + col * stride_n_;
+            Storage* lower = upper + 8 * stride_m_;
+#pragma unroll
+            for (uint32_t i = 0; i < kCols / 8; ++i) {
+                const float* four = Fragment<Config>::values(accumulators, part, i);
+                if (row < end) {
+                    store_pair(upper + 8 * i * stride_n_, col + 8 * i, convert(four[0], four[1]));
+                }
+                if (row + 8 < end) {
+                    store_pair(lower + 8 * i * stride_n_, col + 8 * i, convert(four[2], four[3]));
+                }
+            }
+        }
+
+        FP8GEMM_DEVICE void store_pair(Storage* target, uint32_t col, ElementPair<Storage> pair) const {
             if (col < Config::kN) {
                 target[0] = pair.first;
             }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
+#include "fp8gemm/epilogue/addend_prefetch.cuh"
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/element.cuh"
 #include "fp8gemm/pipeline/barrier_ring.cuh"
@@ -36,9 +37,11 @@ protected:
     static constexpr uint32_t kPartsN = Shape::kWarpgroupCols / kPartCols;
     static constexpr uint32_t kParts = kPartsM * kPartsN;
     static constexpr uint32_t kSlots = Config::kStagingSlots;
+    static constexpr uint32_t kPartsAddedAtOnce = Addends<Config>::kCols / kPartCols;
     /// Parts that share a fence, which costs about as much as the staging of a part.
     static constexpr uint32_t kBatch = minimum(kSlots, ceil_div(kParts, 2u));
     using Ring = BarrierRing<kSlots>;
+    using Prefetch = AddendPrefetch<Config>;
 
     static constexpr uint32_t kRowBytes = kPartCols * kElementBytes;
     static constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
@@ -92,11 +95,13 @@ public:
                 auto filled = state_;
 #pragma unroll
                 for (uint32_t i = first; i < minimum(first + kBatch, kParts); ++i) {
-                    const Part<kPartRows, kPartCols> part{i / kPartsN * kPartRows, i % kPartsN * kPartCols};
+                    const Part<kPartCols> part{i / kPartsN * kPartRows, i % kPartsN * kPartCols};
                     this->mark(Activity::kWaitSlot, i);
                     ring_.wait_empty(state_);
                     this->mark(Activity::kStage, i);
-                    addends.add(tile, part, accumulators);
+                    if (i % kPartsAddedAtOnce == 0) {
+                        addends.add(tile, {part.row, part.col}, accumulators);
+                    }
                     stage(part, accumulators);
                     state_.advance();
                 }
@@ -114,12 +119,10 @@ public:
 
     private:
         /// Stages a part, 16 columns at a time.
-        FP8GEMM_DEVICE void stage(Part<kPartRows, kPartCols> part, const typename Shape::Accumulators& accumulators) {
+        FP8GEMM_DEVICE void stage(Part<kPartCols> part, const typename Shape::Accumulators& accumulators) {
 #pragma unroll
             for (uint32_t col = 0; col < kPartCols; col += 16) {
-                const uint32_t m = part.row / Shape::kWaveM;
-                const uint32_t n = (part.col + col) / Shape::kWaveN;
-                const float* sums = &accumulators[m][n][(part.col + col) % Shape::kWaveN / 2];
+                const float* sums = Fragment<Config>::values(accumulators, part, col / 8);
                 if constexpr (kElementBytes == 2) {
                     stage_16_bit(col, sums);
                 } else {
@@ -150,11 +153,12 @@ public:
         }
     };
 
-    /// The store warp's side: every tile of this CTA, for one warpgroup.
+    /// The store warp's side: every tile of this CTA, for one warpgroup. By the whole warp.
     template <class Params, class Schedule>
     static FP8GEMM_DEVICE void drain(const Params& params, SharedStorage& shared, Schedule schedule,
                                      uint32_t warpgroup) {
-        if (!ptx::elect_one()) {
+        const bool leads = ptx::elect_one();
+        if (!Prefetch::kThere && !leads) {
             return;
         }
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
@@ -163,20 +167,26 @@ public:
         typename Schedule::Tile tile;
         Tracer<Config, Track::kStore> trace;
         while (schedule.next(tile)) {
-            trace.mark_tile(tile);
-            const uint32_t first_row = tile.row_of_d() + origin.row;
-            const uint32_t first_col = tile.col_of_d() + origin.col;
+            Prefetch::run(params, tile, origin);
+            if (leads) {
+                trace.mark_tile(tile);
+                const uint32_t first_row = tile.row_of_d() + origin.row;
+                const uint32_t first_col = tile.col_of_d() + origin.col;
 #pragma unroll 1
-            for (uint32_t part = 0; part < kParts; ++part) {
-                trace.mark(Activity::kWaitStaged, part);
-                ring.wait_full(state);
-                trace.mark(Activity::kStore, part);
-                ptx::tma_store_2d(params.d_map, shared.slots[warpgroup][state.stage],
-                                  first_col + part % kPartsN * kPartCols, first_row + part / kPartsN * kPartRows);
-                ptx::tma_store_commit();
-                ptx::tma_store_wait_read();
-                ptx::mbarrier_arrive(&ring.empty[state.stage]);
-                state.advance();
+                for (uint32_t part = 0; part < kParts; ++part) {
+                    trace.mark(Activity::kWaitStaged, part);
+                    ring.wait_full(state);
+                    trace.mark(Activity::kStore, part);
+                    ptx::tma_store_2d(params.d_map, shared.slots[warpgroup][state.stage],
+                                      first_col + part % kPartsN * kPartCols, first_row + part / kPartsN * kPartRows);
+                    ptx::tma_store_commit();
+                    ptx::tma_store_wait_read();
+                    ptx::mbarrier_arrive(&ring.empty[state.stage]);
+                    state.advance();
+                }
+            }
+            if constexpr (Prefetch::kThere) {
+                __syncwarp();
             }
         }
     }

@@ -5,7 +5,8 @@
 //
 // Warp roles
 //   warpgroup 0      warp 0          load   one thread fills the operand ring by TMA
-//                    warps 1, 2...   store  one thread each writes a consumer warpgroup's staged output by TMA
+//                    warps 1, 2...   store  one thread each writes a consumer warpgroup's staged output by TMA; where C
+//                                           is added, the warp brings it into L2 before
 //   warpgroups 1...                  multiply: WGMMA, promotion, addition of C and bias, conversion, staging
 //
 // Shared memory (SharedStorage)

@@ -45,6 +45,11 @@ FP8GEMM_DEVICE void increase_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+/// nanosleep: for about so long, between no time and twice as much.
+FP8GEMM_DEVICE void pause(uint32_t nanoseconds) {
+    asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
+}
+
 /// barrier.cta.sync: waits until so many threads have come to this barrier of the CTA, whole warps each. What they wrote
 /// before is then visible.
 FP8GEMM_DEVICE void named_barrier_sync(uint32_t barrier, uint32_t threads) {
