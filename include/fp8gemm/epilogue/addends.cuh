@@ -89,17 +89,17 @@ public:
 
 private:
     /// Without branches, which would come between the loads.
-    static FP8GEMM_DEVICE void load_pair(ElementPair<Storage>& pair, const Storage* source, int64_t stride_n, bool row,
-                                         uint32_t col) {
+    static FP8GEMM_DEVICE void load_pair(ElementPair<Storage>& pair, const Storage* source, int64_t stride_n,
+                                         bool row_exists, uint32_t col) {
         if constexpr (kPairs) {
-            if (row & (col < Config::kN)) {
+            if (row_exists & (col < Config::kN)) {
                 pair = *reinterpret_cast<const ElementPair<Storage>*>(source);
             }
         } else {
-            if (row & (col < Config::kN)) {
+            if (row_exists & (col < Config::kN)) {
                 pair.first = source[0];
             }
-            if (row & (col + 1 < Config::kN)) {
+            if (row_exists & (col + 1 < Config::kN)) {
                 pair.second = source[stride_n];
             }
         }
