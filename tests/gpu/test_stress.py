@@ -9,10 +9,8 @@ launches of each family there are, 100000 by default.
 
 from __future__ import annotations
 
-import math
 import os
 import random
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -22,13 +20,13 @@ import torch
 
 from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from tests import cases
+from tests.launches import Repeated, check_played, play
 from tests.mutations.report import write_report
+from tests.prepared import prepare_dense
 from tests.swap_ab import SPREAD, k_of_steps
 
 Pair = tuple[Problem, Config]
@@ -41,8 +39,8 @@ OPERAND_SETS = 5
 NUM_SMS = 4
 """Few, so that a CTA computes several tiles; launches of one graph run beside each other on the rest."""
 
-PROGRESS_S, LIMIT_S = 20.0, 180.0
-"""Seconds that one replay of a graph may take, a thousand times what it needs; and the whole test."""
+LIMIT_S = 180.0
+"""Seconds that the launches of a family may take."""
 
 
 @dataclass(frozen=True)
@@ -136,49 +134,12 @@ def drawn_swap_ab(seed: int, count: int = len(SWAP_AB) // 2) -> list[Pair]:
 FAMILIES = {"dense": (DENSE, drawn_dense), "swap_ab": (SWAP_AB, drawn_swap_ab)}
 
 
-class Repeated:
-    """A graph of many launches of one kernel: poison, launches on several streams, and a count of wrong elements."""
-
-    def __init__(self, problem: Problem, config: Config, *, device: torch.device, seed: int) -> None:
-        (m, n, k), dtype = (problem.m, problem.n, problem.k), getattr(torch, problem.output.value)
-        self.name = f"{kernel_request(problem, config).label} at M = {m}"
-        kernel = load_kernel(problem, config, device_index=device.index, num_sms=NUM_SMS)
-        sets = [
-            cases.small_integers(m, n, k, seed=seed + i, device=device, scaling=problem.scaling)
-            for i in range(OPERAND_SETS)
-        ]
-        self.expected = torch.stack([gemm_reference(*case.operands, out_dtype=dtype) for case in sets])
-        self.operands = [case.operands for case in sets]
-        self.out = torch.empty(GRAPH_LAUNCHES // OPERAND_SETS, OPERAND_SETS, m, n, dtype=dtype, device=device)
-        self.wrong = torch.zeros((), dtype=torch.int64, device=device)
-        self.graph = torch.cuda.CUDAGraph()
-        self.done = torch.cuda.Event()
-        streams = [torch.cuda.Stream(device) for _ in range(OPERAND_SETS)]
-        main = torch.cuda.Stream(device)
-        torch.cuda.synchronize(device)
-        with torch.cuda.stream(main):
-            self.graph.capture_begin()
-            self.out.fill_(math.nan)
-            for stream in streams:
-                stream.wait_stream(main)
-            for outputs in self.out:
-                for operands, out, stream in zip(self.operands, outputs, streams, strict=True):
-                    kernel(*operands, out=out, stream=stream.cuda_stream)
-            for stream in streams:
-                main.wait_stream(stream)
-            self.wrong += (self.out != self.expected).sum()  # NaN differs from everything
-            self.graph.capture_end()
-
-    def replay(self) -> int | None:
-        """Wrong elements so far; None if the replay does not end."""
-        self.graph.replay()
-        self.done.record()
-        deadline = time.monotonic() + PROGRESS_S
-        while not self.done.query():
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(2e-5)
-        return int(self.wrong.item())
+def repeated(problem: Problem, config: Config, *, device: torch.device, seed: int) -> Repeated:
+    """The launches of one kernel."""
+    kernel = load_kernel(problem, config, device_index=device.index, num_sms=NUM_SMS)
+    sets = [prepare_dense(problem, seed + i, device) for i in range(OPERAND_SETS)]
+    name = f"{kernel_request(problem, config).label} at M = {problem.m}"
+    return Repeated(name, kernel, sets, rounds=GRAPH_LAUNCHES // OPERAND_SETS, device=device)
 
 
 Counts = dict[str, Any]
@@ -212,29 +173,18 @@ def test_launches_of_small_shapes_are_right(
     chosen, drawn = FAMILIES[family]
     kernels = chosen + drawn(seed)
     build_many([kernel_request(problem, config) for problem, config in kernels])
-    graphs = [Repeated(problem, config, device=device, seed=seed) for problem, config in kernels]
+    graphs = [repeated(problem, config, device=device, seed=seed) for problem, config in kernels]
     torch.cuda.synchronize(device)
     shapes = sorted({f"{problem.m}x{problem.n}x{problem.k}" for problem, _ in kernels})
-    launches, started = 0, time.monotonic()
-
-    def report(*, hangs: int, wrong: int) -> None:
-        seconds = time.monotonic() - started
-        said = f"{launches} launches of {len(graphs)} kernels, {len(shapes)} shapes, in {seconds:.1f} s"
-        say(f"stress, {family}: {said}, seed {seed}")
-        labels = [kernel_request(problem, config).label for problem, config in kernels]
-        counts = {"launches": launches, "seconds": seconds, "hangs": hangs, "wrong": wrong}
-        counted[family] = {**counts, "kernels": labels, "shapes": shapes}
-
-    while launches < wanted:
-        for graph in graphs:
-            wrong = graph.replay()
-            launches += GRAPH_LAUNCHES
-            if wrong is None:
-                report(hangs=1, wrong=0)
-                no_progress(f"{graph.name} does not end; {launches} launches, seed {seed}", *graphs)
-            if wrong:
-                report(hangs=0, wrong=wrong)
-                raise AssertionError(f"{wrong} wrong elements from {graph.name} in {launches} launches, seed {seed}")
-        if time.monotonic() - started > LIMIT_S:  # no wrong result: another kind of error
-            raise TimeoutError(f"{launches} of {wanted} launches took {LIMIT_S} s")
-    report(hangs=0, wrong=0)
+    played = play(graphs, wanted, limit_s=LIMIT_S)
+    said = f"{played.launches} launches of {len(graphs)} kernels, {len(shapes)} shapes, in {played.seconds:.1f} s"
+    say(f"stress, {family}: {said}, seed {seed}")
+    counted[family] = {
+        "launches": played.launches,
+        "seconds": played.seconds,
+        "hangs": int(played.hangs),
+        "wrong": played.wrong.elements,
+        "kernels": [kernel_request(problem, config).label for problem, config in kernels],
+        "shapes": shapes,
+    }
+    check_played(played, wanted, seed, lambda message: no_progress(message, *graphs))

@@ -10,30 +10,26 @@ from __future__ import annotations
 import math
 import os
 import random
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import torch
-from torch import Tensor
 
-from fp8gemm.families.grouped import GroupedKernel, GroupedOperands, kernel_request
+from fp8gemm.families.grouped import GroupedKernel, kernel_request
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.reference import gemm_grouped_reference, gemm_masked_reference
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from tests import cases
-from tests.grouped import contiguous_case, masked_case
+from tests.launches import Repeated, check_played, play
+from tests.prepared import prepare_grouped
 
 DEFAULT_LAUNCHES = 100_000
 SHARE = 4
 GRAPH_LAUNCHES, OPERAND_SETS = 50, 5
 NUM_SMS = 4
-PROGRESS_S, LIMIT_S = 20.0, 120.0
+LIMIT_S = 120.0
 GROUPS, MOST_ROWS = 9, 150
 
 ORDINARY = (
@@ -58,86 +54,18 @@ def pairs() -> list[tuple[GroupedProblem, Config]]:
     return found
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Operands of a launch, its output once right and once poisoned."""
-
-    operands: GroupedOperands
-    right: Tensor
-    poison: Tensor
-    held: tuple[Tensor, ...]
+def repeated(problem: GroupedProblem, config: Config, *, device: torch.device, seed: int) -> Repeated:
+    """The launches of one kernel."""
+    kernel = GroupedKernel(problem, config, device_index=device.index, num_sms=NUM_SMS, limited=True)
+    sets = [prepare_grouped(problem, sizes(seed + i), MOST_ROWS, seed + i, device) for i in range(OPERAND_SETS)]
+    name = kernel_request(problem, config).label
+    return Repeated(name, kernel, sets, rounds=GRAPH_LAUNCHES // OPERAND_SETS, device=device)
 
 
-def prepare(problem: GroupedProblem, seed: int, device: torch.device) -> Prepared:
+def sizes(seed: int) -> list[int]:
+    """Rows of each group, of some none."""
     draw = random.Random(seed)
-    sizes = [draw.choice((0, 0, 1, draw.randrange(1, 20), draw.randrange(1, MOST_ROWS))) for _ in range(GROUPS)]
-    n, k = problem.n, problem.k
-    if problem.grouping is Grouping.CONTIGUOUS:
-        runs = [(-1, draw.randrange(1, 9))]
-        for group in draw.sample(range(GROUPS), GROUPS):
-            runs += [(group, sizes[group]), (-1, draw.choice((0, 3, 70)))]
-        case = contiguous_case(runs, n, k, seed=seed, device=device, maker=cases.small_integers, groups=GROUPS)
-        poison = case.poison()
-        where = torch.tensor(list(zip(*case.ranges, strict=True)), dtype=torch.int32, device=device)
-        right = gemm_grouped_reference(*case.operands, offsets=where, out=poison.clone())
-        begins, ends, rows = where.data_ptr(), where[1].data_ptr(), case.a.shape[0]
-        a, out = case.a, poison.clone()
-    else:
-        case = masked_case(sizes, MOST_ROWS, n, k, seed=seed, device=device, maker=cases.small_integers)
-        poison, where = case.poison(), case.counts()
-        right = gemm_masked_reference(*case.operands, where, out=poison.clone()).flatten(0, 1)
-        begins, ends, rows = 0, where.data_ptr(), MOST_ROWS
-        a, poison = case.a.flatten(0, 1), poison.flatten(0, 1)
-        out = poison.clone()
-    operands = GroupedOperands(
-        a=a,
-        scales_a=case.scales_a,
-        b=case.b.flatten(0, 1),
-        scales_b=case.scales_b,
-        out=out,
-        begins=begins,
-        ends=ends,
-        rows=rows,
-        products=0,
-    )
-    return Prepared(operands, right, poison, (where, case.a))
-
-
-class Repeated:
-    """A graph of many launches of one kernel on several streams, and a count of wrong elements."""
-
-    def __init__(self, problem: GroupedProblem, config: Config, *, device: torch.device, seed: int) -> None:
-        self.name = kernel_request(problem, config).label
-        kernel = GroupedKernel(problem, config, device_index=device.index, num_sms=NUM_SMS, limited=True)
-        self.sets = [prepare(problem, seed + i, device) for i in range(OPERAND_SETS)]
-        self.wrong = torch.zeros(OPERAND_SETS, dtype=torch.int64, device=device)  # each stream has one
-        self.graph, self.done = torch.cuda.CUDAGraph(), torch.cuda.Event()
-        streams = [torch.cuda.Stream(device) for _ in range(OPERAND_SETS)]
-        main = torch.cuda.Stream(device)
-        torch.cuda.synchronize(device)
-        with torch.cuda.stream(main):
-            self.graph.capture_begin()
-            for wrong, stream, each in zip(self.wrong, streams, self.sets, strict=True):
-                stream.wait_stream(main)
-                with torch.cuda.stream(stream):
-                    for _ in range(GRAPH_LAUNCHES // OPERAND_SETS):
-                        each.operands.out.copy_(each.poison)
-                        kernel.bind(each.operands, stream.cuda_stream)()
-                        # The poison of rows that are right to keep is no NaN: those differ from everything.
-                        wrong.add_((each.operands.out != each.right).sum())
-                main.wait_stream(stream)
-            self.graph.capture_end()
-
-    def replay(self) -> int | None:
-        """Wrong elements so far; None if the replay does not end."""
-        self.graph.replay()
-        self.done.record()
-        deadline = time.monotonic() + PROGRESS_S
-        while not self.done.query():
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(2e-5)
-        return int(self.wrong.sum().item())
+    return [draw.choice((0, 0, 1, draw.randrange(1, 20), draw.randrange(1, MOST_ROWS))) for _ in range(GROUPS)]
 
 
 def test_launches_of_small_groups_are_right(
@@ -146,20 +74,11 @@ def test_launches_of_small_groups_are_right(
     wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES) // SHARE
     kernels = pairs()
     build_many([kernel_request(problem, config) for problem, config in kernels])
-    graphs = [Repeated(replace(problem), config, device=device, seed=seed) for problem, config in kernels]
+    graphs = [repeated(problem, config, device=device, seed=seed) for problem, config in kernels]
     torch.cuda.synchronize(device)
-    launches, started = 0, time.monotonic()
-    while launches < wanted:
-        for graph in graphs:
-            wrong = graph.replay()
-            launches += GRAPH_LAUNCHES
-            if wrong is None:
-                no_progress(f"{graph.name} does not end; {launches} launches, seed {seed}", *graphs)
-            assert not wrong, f"{wrong} wrong elements from {graph.name} in {launches} launches, seed {seed}"
-        if time.monotonic() - started > LIMIT_S:  # no wrong result: another kind of error
-            raise TimeoutError(f"{launches} of {wanted} launches took {LIMIT_S} s")
-    seconds = time.monotonic() - started
-    say(f"stress, grouped: {launches} launches of {len(graphs)} kernels in {seconds:.1f} s, seed {seed}")
+    played = play(graphs, wanted, limit_s=LIMIT_S)
+    say(f"stress, grouped: {played.launches} launches of {len(graphs)} kernels in {played.seconds:.1f} s, seed {seed}")
+    check_played(played, wanted, seed, lambda message: no_progress(message, *graphs))
 
 
 def test_the_kernels_are_of_both_layouts_and_stores() -> None:

@@ -1,0 +1,208 @@
+"""Kernels launched very often: many launches in a CUDA graph, each compared on the GPU with what is right.
+
+    graphs = [Repeated(label, kernel, sets, rounds=10, device=device)]
+    played = play(graphs, 100_000, limit_s=180.0)
+
+Outputs are poisoned before they are written, and no two launches of a replay write the same one. Each set of operands
+has a stream of its own, on which its launches follow each other with nothing between them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+PROGRESS_S = 20.0
+"""Seconds that one replay of a graph may take, a thousand times what it needs."""
+
+Launch = Callable[[], object]
+Bind = Callable[[Any, Sequence[Tensor], int], Launch]
+"""From a kernel, its outputs and a CUstream to a launch."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that a launch writes.
+
+    Attributes:
+        before: what it holds before. Where something must be written this is no value that is right: NaN, for one.
+        right: what it holds after; of the same shape and dtype.
+    """
+
+    before: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Operands of a launch.
+
+    Attributes:
+        outputs: what it writes.
+        bind: makes the launch for outputs like these; it holds the operands.
+    """
+
+    outputs: tuple[Output, ...]
+    bind: Bind
+
+
+class Wrong(NamedTuple):
+    """What was not right: launches, and elements of them."""
+
+    launches: int
+    elements: int
+
+    def __str__(self) -> str:
+        return f"{self.elements} wrong elements in {self.launches} launches"
+
+
+def launch_rounds(
+    kernel: Any, prepared: Prepared, outs: Sequence[Tensor], wrong: Tensor, *, rounds: int, stream: int
+) -> None:
+    """Poison all outputs, launch as often as there are rounds, and add to ``wrong`` what is not right then.
+
+    Args:
+        kernel: what ``prepared`` binds.
+        prepared: operands of each launch.
+        outs: of each output so many, stacked.
+        wrong: (2,) int64, as `Wrong`.
+        rounds: launches.
+        stream: the CUstream, torch's current one.
+    """
+    for out, output in zip(outs, prepared.outputs, strict=True):
+        out.copy_(output.before)
+    for index in range(rounds):
+        prepared.bind(kernel, [out[index] for out in outs], stream)()
+    found = torch.zeros(rounds, dtype=torch.int64, device=wrong.device)
+    for out, output in zip(outs, prepared.outputs, strict=True):
+        found += (out != output.right).flatten(1).sum(1)  # NaN differs from everything
+    wrong[0] += (found > 0).sum()
+    wrong[1] += found.sum()
+
+
+class Repeated:
+    """A graph of many launches of one kernel on several streams, and a count of what was wrong.
+
+    Args:
+        name: of the kernel.
+        kernel: what the sets bind.
+        sets: operands, each for a stream.
+        rounds: launches of each set in a replay.
+        device: the GPU.
+
+    Attributes:
+        name: as given.
+        launches: of a replay.
+    """
+
+    def __init__(self, name: str, kernel: Any, sets: Sequence[Prepared], *, rounds: int, device: torch.device) -> None:
+        self.name, self.launches = name, rounds * len(sets)
+        self._sets, self._kernel = sets, kernel
+        self._outs = [
+            [output.before.new_empty((rounds, *output.before.shape)) for output in each.outputs] for each in sets
+        ]
+        self._wrong = torch.zeros(len(sets), 2, dtype=torch.int64, device=device)  # each stream has one
+        self._graph, self._done = torch.cuda.CUDAGraph(), torch.cuda.Event()
+        streams = [torch.cuda.Stream(device) for _ in sets]
+        main = torch.cuda.Stream(device)
+        torch.cuda.synchronize(device)
+        with torch.cuda.stream(main):
+            self._graph.capture_begin()
+            for stream in streams:
+                stream.wait_stream(main)
+            for each, outs, wrong, stream in zip(sets, self._outs, self._wrong, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    launch_rounds(kernel, each, outs, wrong, rounds=rounds, stream=stream.cuda_stream)
+            for stream in streams:
+                main.wait_stream(stream)
+            self._graph.capture_end()
+
+    def replay(self) -> Wrong | None:
+        """What was wrong so far; None if the replay does not end."""
+        self._graph.replay()
+        self._done.record()
+        deadline = time.monotonic() + PROGRESS_S
+        while not self._done.query():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(2e-5)
+        launches, elements = self._wrong.sum(0).tolist()
+        return Wrong(launches, elements)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of many replays.
+
+    Attributes:
+        launches, seconds: how many, and how long they took.
+        wrong: of all graphs.
+        worst: the name of the graph with most wrong launches, or of the one that does not end; empty without.
+        hangs: whether one does not end. The GPU is then of no use any more.
+        enough: whether there were as many launches as were wanted, or reason to stop before.
+    """
+
+    launches: int
+    seconds: float
+    wrong: Wrong
+    worst: str
+    hangs: bool
+    enough: bool
+
+
+def play(graphs: Sequence[Repeated], wanted: int, *, limit_s: float, to_the_end: bool = False) -> Played:
+    """Replay graph after graph, until there were as many launches as wanted or the time is over.
+
+    Args:
+        graphs: whose launches are counted together.
+        wanted: launches.
+        limit_s: for all of them.
+        to_the_end: go on after what was wrong.
+    """
+    found: dict[str, Wrong] = {}
+    launches, started = 0, time.monotonic()
+
+    def played(*, hanging: str = "", enough: bool = True) -> Played:
+        worst = max(found, key=lambda name: found[name].launches, default="")
+        wrong = Wrong(sum(each.launches for each in found.values()), sum(each.elements for each in found.values()))
+        return Played(launches, time.monotonic() - started, wrong, hanging or worst, bool(hanging), enough)
+
+    while launches < wanted:
+        for graph in graphs:
+            wrong = graph.replay()
+            launches += graph.launches
+            if wrong is None:
+                return played(hanging=graph.name)
+            if wrong.launches:
+                found[graph.name] = wrong
+                if not to_the_end:
+                    return played()
+        if time.monotonic() - started > limit_s:
+            return played(enough=launches >= wanted)
+    return played()
+
+
+def check_played(played: Played, wanted: int, seed: int, hang: Callable[[str], object]) -> None:
+    """Nothing was wrong.
+
+    Args:
+        played: what came of it.
+        wanted: launches.
+        seed: of the operands.
+        hang: called with a message if a graph does not end; it raises.
+
+    Raises:
+        AssertionError: an element was wrong.
+        TimeoutError: it took too long: another kind of error.
+    """
+    if played.hangs:
+        hang(f"{played.worst} does not end; {played.launches} launches, seed {seed}")
+    if played.wrong.launches:
+        raise AssertionError(f"{played.wrong} of {played.worst}, of {played.launches} launches, seed {seed}")
+    if not played.enough:
+        raise TimeoutError(f"{played.launches} of {wanted} launches took {played.seconds:.0f} s")
