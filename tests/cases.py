@@ -198,9 +198,12 @@ def _quantised(
 def _row_sizes(data: Data, values: Tensor) -> Tensor:
     """For each row a size such that elements of a product are about as large as the sizes' product."""
     k = values.shape[1]
+    sizes: Tensor
     if data == "positive":  # K terms add up to K times their mean, and to sqrt(K) where signs cancel
-        return values.abs().mean(dim=1) * k**0.5
-    return values.square().mean(dim=1).sqrt() * k**0.25
+        sizes = values.abs().mean(dim=1) * k**0.5
+    else:
+        sizes = values.square().mean(dim=1).sqrt() * k**0.25
+    return sizes
 
 
 def _rows_per_scale(scaling: Scaling) -> int:

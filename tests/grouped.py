@@ -232,7 +232,8 @@ def masked_case(
     case = maker(groups * max_m, groups * _whole(n), k, seed=seed, device=device)
     a = case.a.view(groups, max_m, k)
     scales_a = empty_mn_major_groups(groups, max_m, block_count(k), device=a.device)
-    scales_a.untyped_storage().fill_(0xFF)  # NaN, in the padding of columns too
+    storage: Any = scales_a.untyped_storage()  # whose type does not know of filling
+    storage.fill_(0xFF)  # NaN, in the padding of columns too
     scales_a.copy_(case.scales_a.reshape(groups, max_m, block_count(k)))
     made = MaskedCase(case.data, seed, tuple(counts), a, scales_a, *_weights(case, groups, n))
     for group, count in enumerate(made.valid):

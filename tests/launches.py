@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -61,6 +61,39 @@ class Wrong(NamedTuple):
         return f"{self.elements} wrong elements in {self.launches} launches"
 
 
+class Graph(Protocol):
+    """Launches that can be replayed.
+
+    Attributes:
+        name: what is launched.
+        launches: of a replay.
+    """
+
+    name: str
+    launches: int
+
+    def replay(self) -> Wrong | None:
+        """What was wrong so far; None if the replay does not end."""
+
+
+def wrong_in(counts: Tensor) -> Wrong:
+    """What was counted on the GPU, which is waited for."""
+    launches, elements = counts.tolist()
+    return Wrong(launches, elements)
+
+
+def replay_ends(graph: torch.cuda.CUDAGraph, done: torch.cuda.Event) -> bool:
+    """Replay a graph on the current stream and wait for it; whether it ends."""
+    graph.replay()
+    done.record()
+    deadline = time.monotonic() + PROGRESS_S
+    while not done.query():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(2e-5)
+    return True
+
+
 def launch_rounds(
     kernel: Any, prepared: Prepared, outs: Sequence[Tensor], wrong: Tensor, *, rounds: int, stream: int
 ) -> None:
@@ -81,8 +114,8 @@ def launch_rounds(
     found = torch.zeros(rounds, dtype=torch.int64, device=wrong.device)
     for out, output in zip(outs, prepared.outputs, strict=True):
         found += (out != output.right).flatten(1).sum(1)  # NaN differs from everything
-    wrong[0] += (found > 0).sum()
-    wrong[1] += found.sum()
+    wrong[0].add_((found > 0).sum())
+    wrong[1].add_(found.sum())
 
 
 class Repeated:
@@ -124,15 +157,7 @@ class Repeated:
 
     def replay(self) -> Wrong | None:
         """What was wrong so far; None if the replay does not end."""
-        self._graph.replay()
-        self._done.record()
-        deadline = time.monotonic() + PROGRESS_S
-        while not self._done.query():
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(2e-5)
-        launches, elements = self._wrong.sum(0).tolist()
-        return Wrong(launches, elements)
+        return wrong_in(self._wrong.sum(0)) if replay_ends(self._graph, self._done) else None
 
 
 @dataclass(frozen=True)
@@ -155,7 +180,7 @@ class Played:
     enough: bool
 
 
-def play(graphs: Sequence[Repeated], wanted: int, *, limit_s: float, to_the_end: bool = False) -> Played:
+def play(graphs: Sequence[Graph], wanted: int, *, limit_s: float, to_the_end: bool = False) -> Played:
     """Replay graph after graph, until there were as many launches as wanted or the time is over.
 
     Args:
