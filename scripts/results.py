@@ -141,6 +141,7 @@ SECTIONS = {
     "faults": Section("faults-h200.json", checks.faults, "the fault tests"),
     "sanitize": Section("sanitize-h200.json", checks.sanitize, "scripts/sanitize.py --json"),
     "stress": Section("stress-h200.json", checks.stress, "the stress test"),
+    "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }
 PLOTS = {
     "docs/plots/bench-h200.png": Plot(_BENCH[0], bench_plot.draw),

@@ -89,6 +89,24 @@ def stress(result: Result) -> list[str]:
     ]
 
 
+def release_order(result: Result) -> list[str]:
+    """The call, with other headers and with these, and a row for each family."""
+    rows = []
+    if other := result.get("other"):
+        rows.append([f"the call, headers of {other['headers']}", *_wrong_of(other["calls"])])
+        if other["problem"]:
+            rows[-1][-1] = other["problem"]
+    rows.append(["the call", *_wrong_of(result["calls"])])
+    rows += [[f"{each['family']}, {each['kernels']} kernels", *_wrong_of([each])] for each in result["families"]]
+    said = source(result, f"NVRTC {result['nvrtc']}", f"commit {result['commit']}")
+    return [said, "", *table(["", "launches", "wrong", "time"], rows)]
+
+
+def _wrong_of(rows: list[dict[str, Any]]) -> list[str]:
+    launches, wrong, seconds = (sum(each[name] for each in rows) for name in ("launches", "wrong", "seconds"))
+    return [whole(launches), f"**{whole(wrong)}**" if wrong else "0", duration(seconds)]
+
+
 def _of_limit(each: dict[str, Any]) -> str:
     return f"{small(each['worst'])} of {limit(each['limit'])}" if each["limit"] else small(each["worst"])
 

@@ -265,6 +265,20 @@ def test_stress_is_one_sentence(wrong: int, outcome: str) -> None:
     assert text.startswith("100 000 launches of 2 kernels on 30 shapes in 90 s: ") and outcome in text
 
 
+def test_release_order_has_a_row_for_each_family_and_for_either_headers() -> None:
+    call, family = {"launches": 100000, "wrong": 0, "seconds": 20.0}, {"family": "swapped", "kernels": 18}
+    other = {"headers": "593b71d", "calls": [{**call, "wrong": 30}, call], "problem": ""}
+    result = {**H200, "nvrtc": "13.0", "commit": "abc", "calls": [call], "families": [{**call, **family}]}
+    text = draw("release_order", {**result, "other": other})
+    assert text.startswith("NVIDIA H200, 2026-01-02, NVRTC 13.0, commit abc.")
+    assert "| the call, headers of 593b71d | 200 000 | **30** | 40 s |" in text
+    assert "| the call | 100 000 | 0 | 20 s |" in text and "| swapped, 18 kernels | 100 000 | 0 | 20 s |" in text
+    assert "593b71d" not in draw("release_order", result)
+    assert "| 0 | 0 | it died |" in draw(
+        "release_order", {**result, "other": {**other, "calls": [], "problem": "it died"}}
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "small", "limit"),
     [(0.0, "0", "0"), (2.5e-3, "2.50e-3", "2.5e-3"), (1.0, "1.00e0", "1e0"), (1.0587e-3, "1.06e-3", "1.06e-3")],
