@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,26 +84,28 @@ def count_calls_with(include: Path, name: str, wanted: int, seed: int) -> Row:
     """The same with other headers, in a process of its own; and what kept it from its end."""
     with tempfile.TemporaryDirectory(prefix="fp8gemm-release-order-") as directory:
         report = Path(directory, "report.json")
-        command = [sys.executable, str(Path(__file__).resolve()), "--headers", str(include), "--families", ""]
+        command = [sys.executable, str(Path(__file__).resolve()), "--headers", str(include.resolve()), "--families", ""]
         command += ["--calls", str(wanted), "--seed", str(seed), "--json", str(report)]
-        done = subprocess.run(command, cwd=ROOT, timeout=CALLS_LIMIT_S + START_S, stdin=subprocess.DEVNULL)
-        found = json.loads(report.read_text()) if report.is_file() else {}
-        if "calls" not in found:
-            problem = found.get("hangs", f"the process ended with code {done.returncode}")
-            return {"headers": name, "calls": [], "problem": problem}
-        return {"headers": name, "calls": found["calls"], "problem": ""}
+        try:
+            done = subprocess.run(command, cwd=ROOT, timeout=CALLS_LIMIT_S + START_S, stdin=subprocess.DEVNULL)
+            problem = f"the process ended with code {done.returncode}"
+        except subprocess.TimeoutExpired:
+            problem = "the process did not end"
+        found = json.loads(report.read_text() or "{}") if report.is_file() else {}
+        if "calls" in found:
+            return {"headers": name, "calls": found["calls"], "problem": ""}
+        return {"headers": name, "calls": [], "problem": found.get("hangs", problem)}
 
 
-def count_families(names: Sequence[str], wanted: int, seed: int, device: torch.device) -> list[Row]:
+def count_families(names: Sequence[str], wanted: int, seed: int, device: torch.device) -> Iterator[Row]:
     """Every family, so many launches of each."""
-    rows = []
     for name in names:
         graphs = graphs_of(name, seed, device)
         torch.cuda.synchronize(device)
         played = play(graphs, wanted, limit_s=LIMIT_S, to_the_end=True)
-        rows.append(counted(played, family=name, kernels=len(graphs)))
-        print(line(rows[-1]), flush=True)
-    return rows
+        row = counted(played, family=name, kernels=len(graphs))
+        print(line(row), flush=True)
+        yield row
 
 
 def line(row: Row) -> str:
@@ -213,7 +215,9 @@ def count(options: argparse.Namespace, names: Sequence[str]) -> int:
             print(f"with the headers of {name}: {said}", flush=True)
         put(calls=count_calls(options.calls, seed, device))
         print(f"{total(result['calls'])} calls", flush=True)
-        put(families=count_families(names, options.launches, seed, device))
+        put(families=[])
+        for row in count_families(names, options.launches, seed, device):
+            put(families=[*result["families"], row])
     except HangError as error:
         put(hangs=str(error))
         print(f"release_order: {error}", flush=True)

@@ -273,6 +273,24 @@ def test_the_script_writes_what_it_counts(other: bool, tmp_path: Path, monkeypat
     assert script.count(options, ["dense 1D2D"]) == script.EXIT_WRONG
 
 
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("raise SystemExit(3)", "the process ended with code 3"),
+        ("json.dump({'hangs': 'k does not end'}, file)", "k does not end"),
+        ("json.dump({'calls': [1]}, file)", ""),
+    ],
+)
+def test_what_becomes_of_the_process_with_other_headers_is_told(
+    lines: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(f"import json, sys\nfile = open(sys.argv[sys.argv.index('--json') + 1], 'w')\n{lines}\n")
+    monkeypatch.setattr(script, "__file__", str(child))
+    found = script.count_calls_with(tmp_path, "old", 7, 5)
+    assert found == {"headers": "old", "calls": [] if problem else [1], "problem": problem}
+
+
 def test_the_script_refuses_what_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.families_of("") == [] and script.families_of("swapped,quantisers") == ["swapped", "quantisers"]
     for arguments in (["--families", "nonsense"], ["--include", str(tmp_path)], ["--headers", str(tmp_path)]):
