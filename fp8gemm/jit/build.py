@@ -24,6 +24,7 @@ from fp8gemm.jit.artifact import Artifact, Source, artifact_of, metadata
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program
 from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.fingerprint import Headers, header_closure, key_of
+from fp8gemm.jit.refused import keep_source
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.jit.store import Damage, Store
@@ -147,9 +148,14 @@ class _Job:
     def label(self) -> str:
         return self.request.label
 
-    def compile(self) -> CompileResult:
+    def compile(self, store: Store) -> CompileResult:
         return compile_program(
-            self.source, self.headers, label=self.label, options=self.options, arch=self.request.arch
+            self.source,
+            self.headers,
+            label=self.label,
+            options=self.options,
+            arch=self.request.arch,
+            keep=lambda: keep_source(store, self.label, self.key, self.source),
         )
 
     def artifact(self, entry: Entry, source: Source) -> Artifact:
@@ -246,7 +252,7 @@ class _Builder:
 
     def _compile(self, job: _Job, *, damaged: Sequence[Damage] = (), replace_entry: bool = False) -> Artifact:
         """Compile and publish, whatever is there; the caller holds the kernel's lock."""
-        result = job.compile()
+        result = job.compile(self.store)
         for damage in damaged:
             self.store.quarantine(job.label, job.key, damage)
         entry = Entry(job.key, job.label, result.cubin, metadata(job.request, job.options, result))
