@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 
 import torch
 from torch import Tensor
 
-from fp8gemm import settings
+from fp8gemm import nearest, settings
 from fp8gemm.driver.device import hopper_info
 from fp8gemm.driver.launch import BoundLaunch
-from fp8gemm.errors import UnsupportedDeviceError
+from fp8gemm.errors import CacheMissError, UnsupportedDeviceError
 from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.hints import naming_the_warmup, warmup_of_problem
-from fp8gemm.jit.build import is_ready
-from fp8gemm.jit.kernel import is_loaded
-from fp8gemm.jit.request import KernelRequest
 from fp8gemm.operands import tma_scales
 from fp8gemm.recording import record_problem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
@@ -41,19 +37,25 @@ def kernel_for(problem: Problem, chip: Chip, device_index: int) -> GemmKernel:
     found = _kernels.get(key)
     if found is not None:
         return found
-    if in_force.jit == "nearest":
-        key = _key(problem, _nearest_ready(problem, chip, device_index), chip, device_index, in_force.pdl)
+    ready = _nearest_config(problem, chip, device_index) if in_force.jit == "nearest" else None
+    if ready is not None:
+        key = _key(problem, ready, chip, device_index, in_force.pdl)
         found = _kernels.get(key)
     if found is None:
-        with naming_the_warmup(lambda: warmup_of_problem(problem, chip)):
-            kernel = load_kernel(
-                problem,
-                key[1],
-                device_index=device_index,
-                num_sms=chip.num_sms,
-                allow_compile=in_force.jit == "compile",
-                programmatic=in_force.pdl,
-            )
+        try:
+            with naming_the_warmup(lambda: warmup_of_problem(problem, chip)):
+                kernel = load_kernel(
+                    problem,
+                    key[1],
+                    device_index=device_index,
+                    num_sms=chip.num_sms,
+                    allow_compile=in_force.jit == "compile",
+                    programmatic=in_force.pdl,
+                )
+        except CacheMissError:
+            if ready is not None:
+                nearest.forget()
+            raise
         found = _kernels.setdefault(key, kernel)
     return found
 
@@ -136,26 +138,18 @@ def _key(problem: Problem, config: Config, chip: Chip, device_index: int, progra
     return of_kernel, config, device_index, chip.num_sms, programmatic
 
 
-def _nearest_ready(problem: Problem, chip: Chip, device_index: int) -> Config:
-    ranked = ranked_configs(problem, chip)
-    # Any config is right for any M: those that other M choose come after its own.
-    others = (replace(problem, m=m) for m in (*FEW_ROWS, 2 * FEW_ROWS[-1]))
-    candidates = dict.fromkeys(chain(ranked, *(ranked_configs(other, chip) for other in others)))
-    return first_ready(candidates, lambda config: kernel_request(problem, config), device_index)
+def _nearest_config(problem: Problem, chip: Chip, device_index: int) -> Config | None:
+    return nearest.nearest_config(
+        problem,
+        chip,
+        device_index,
+        candidates=lambda: _candidates(problem, chip),
+        request_of=lambda config: kernel_request(problem, config),
+    )
 
 
-def first_ready(
-    candidates: Iterable[Config], request_of: Callable[[Config], KernelRequest], device_index: int
-) -> Config:
-    """The first of some configs whose kernel is in a cache or, while a CUDA graph is captured, loaded on the GPU.
-
-    If there is none it is the first of all, which is then missed in the open.
-    """
-    with torch.cuda.device(device_index):
-        capturing = torch.cuda.is_current_stream_capturing()
-    candidates = list(candidates)
-    for config in candidates:
-        request = request_of(config)
-        if is_loaded(request, device_index) if capturing else is_ready(request):
-            return config
-    return candidates[0]
+def _candidates(problem: Problem, chip: Chip) -> Iterator[Config]:
+    """Configs that serve a problem, best first. Any is right for any M: those that other M choose come last."""
+    yield from ranked_configs(problem, chip)
+    for m in (*FEW_ROWS, 2 * FEW_ROWS[-1]):
+        yield from ranked_configs(replace(problem, m=m), chip)

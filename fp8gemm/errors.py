@@ -46,7 +46,8 @@ class CompileError(Fp8GemmError, RuntimeError):
 
     Attributes:
         log: the compiler's whole log, empty if it never ran.
-        source_path: where the rendered source was written for a closer look, if it could be.
+        source_path: where in the cache directory the rendered source was written for a closer look; the newest few are
+            kept. None where no directory can be written, or where the caller compiled a source of its own.
         options: the options that the compiler was given.
     """
 

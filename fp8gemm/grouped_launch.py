@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from fp8gemm import operands, settings
-from fp8gemm.dispatch import current_stream, device_chip, first_ready, launch_on, on_device
+from fp8gemm import nearest, operands, settings
+from fp8gemm.dispatch import current_stream, device_chip, launch_on, on_device
 from fp8gemm.driver.launch import BoundLaunch
+from fp8gemm.errors import CacheMissError
 from fp8gemm.families.group_ranges import GroupRangesKernel
 from fp8gemm.families.grouped import GroupedKernel, GroupedOperands, kernel_request
 from fp8gemm.hints import naming_the_warmup, warmup_of_grouped
@@ -20,7 +22,7 @@ from fp8gemm.scales import empty_mn_major_groups, mn_major_pitch
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Addend, Grouping
+from fp8gemm.tuning.problem import FEW_ROWS, Addend, Grouping
 from fp8gemm.tuning.select import Config
 
 _KernelKey = tuple[GroupedProblem, Config, int, Chip, bool]
@@ -144,24 +146,45 @@ def kernel_for(problem: GroupedProblem, chip: Chip, device_index: int) -> Groupe
     found = _kernels.get(key)
     if found is not None:
         return found
-    if in_force.jit == "nearest":
-        ranked = ranked_grouped(problem, chip)
-        nearest = first_ready(ranked, lambda config: kernel_request(problem, config), device_index)
-        key = _key(problem, nearest, device_index, chip, in_force.pdl)
+    ready = _nearest_config(problem, chip, device_index) if in_force.jit == "nearest" else None
+    if ready is not None:
+        key = _key(problem, ready, device_index, chip, in_force.pdl)
         found = _kernels.get(key)
     if found is None:
-        with naming_the_warmup(lambda: warmup_of_grouped(problem, chip)):
-            kernel = GroupedKernel(
-                key[0],
-                key[1],
-                device_index=device_index,
-                num_sms=chip.num_sms,
-                limited=chip.limited,
-                allow_compile=in_force.jit == "compile",
-                programmatic=in_force.pdl,
-            )
+        try:
+            with naming_the_warmup(lambda: warmup_of_grouped(problem, chip)):
+                kernel = GroupedKernel(
+                    key[0],
+                    key[1],
+                    device_index=device_index,
+                    num_sms=chip.num_sms,
+                    limited=chip.limited,
+                    allow_compile=in_force.jit == "compile",
+                    programmatic=in_force.pdl,
+                )
+        except CacheMissError:
+            if ready is not None:
+                nearest.forget()
+            raise
         found = _kernels.setdefault(key, kernel)
     return found
+
+
+def _nearest_config(problem: GroupedProblem, chip: Chip, device_index: int) -> Config | None:
+    return nearest.nearest_config(
+        problem,
+        chip,
+        device_index,
+        candidates=lambda: _candidates(problem, chip),
+        request_of=lambda config: kernel_request(problem, config),
+    )
+
+
+def _candidates(problem: GroupedProblem, chip: Chip) -> Iterator[Config]:
+    """Configs that serve a problem, best first. Any is right for groups of any size: those of few rows come last."""
+    yield from ranked_grouped(problem, chip)
+    for m in FEW_ROWS:
+        yield from ranked_grouped(replace(problem, m=m), chip)
 
 
 _problem = lru_cache(maxsize=4096)(GroupedProblem)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 
 from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
@@ -41,9 +43,7 @@ def warmup_of_problem(problem: Problem, chip: Chip) -> str:
         command += f" --epilogue {epilogue}"
     if problem.scaling is Scaling.ROW:
         command += " --scaling rows"
-    if problem.batch_invariant:
-        command += " --batch-invariant"
-    return _with_settings(command + _any_strides(problem))
+    return _with_settings(_with_mode(command + _any_strides(problem), problem.batch_invariant))
 
 
 def warmup_of_grouped(problem: GroupedProblem, chip: Chip) -> str:
@@ -58,23 +58,42 @@ def warmup_of_grouped(problem: GroupedProblem, chip: Chip) -> str:
     command = _with_chip(command, chip)
     if problem.output is not OutputType.BFLOAT16 and not of_columns:
         command += f" --out-dtype {problem.output.value}"
-    if problem.batch_invariant:
-        command += " --batch-invariant"
-    return _with_settings(command + _any_strides(problem))
+    return _with_settings(_with_mode(command + _any_strides(problem), problem.batch_invariant))
 
 
 def warmup_of_quantizer(request: KernelRequest) -> str:
     """The command that compiles a quantiser and those beside it."""
     config = dict(request.config)
-    command = f"fp8gemm warmup --quantizers {config.get('k', 16)} --out-dtype {config['input'].name.lower()}"  # type: ignore[union-attr]
+    command = f"fp8gemm warmup --quantizers {config.get('k', 16)} --out-dtype {_type_name(config['input'])}"
+    if config.get("weight", config["input"]) is not config["input"]:
+        command += f" --norm-weights {_type_name(config['weight'])}"
     return _with_settings(command)
 
 
 def _with_chip(command: str, chip: Chip) -> str:
     if not chip.limited:
         return f"{command} --chip {chip_name(chip)}"
-    whole = chip_name(named_chip(chip.name))
-    return f"FP8GEMM_NUM_SMS={chip.num_sms} {command} --chip {whole}"
+    return f"FP8GEMM_NUM_SMS={chip.num_sms} {command} --chip {chip_name(_whole(chip))}"
+
+
+def _whole(limited: Chip) -> Chip:
+    """The chip of which some SMs are kept for others; how many a part of a GPU has, its share of the L2 cache tells."""
+    known = named_chip(limited.name)
+    num_sms = -(-limited.l2_bytes * known.num_sms // known.l2_bytes)
+    return named_chip(f"{limited.name}:{max(num_sms, limited.num_sms + 1)}")
+
+
+def _type_name(dtype: object) -> str:
+    """What `--out-dtype` calls a type."""
+    assert isinstance(dtype, Enum)
+    return dtype.name.lower()
+
+
+def _with_mode(command: str, batch_invariant: bool) -> str:
+    """With what the product asks for, whatever the settings say."""
+    if batch_invariant:
+        return command + " --batch-invariant"
+    return f"FP8GEMM_BATCH_INVARIANT=0 {command}" if settings.current().batch_invariant else command
 
 
 def _any_strides(problem: Problem | GroupedProblem) -> str:
@@ -87,4 +106,4 @@ def _any_strides(problem: Problem | GroupedProblem) -> str:
 def _with_settings(command: str) -> str:
     """With the tables in force, which decide too."""
     tables = ":".join(map(str, settings.current().tables))
-    return f"FP8GEMM_TABLES={tables} {command}" if tables else command
+    return f"FP8GEMM_TABLES={shlex.quote(tables)} {command}" if tables else command

@@ -183,7 +183,7 @@ FAULTS = (
         "NVRTC missing, broken, or refusing the source",
         f"{JIT}/test_compiler.py::test_missing_nvrtc_says_what_to_install",
         f"{JIT}/test_compiler.py::test_a_refused_source_is_kept_and_shown_with_log_and_options",
-        f"{BUILD_FAULTS}::test_a_source_that_does_not_compile_leaves_nothing_on_disk",
+        f"{BUILD_FAULTS}::test_a_source_that_does_not_compile_leaves_no_entry_on_disk",
         f"{BUILD_ONCE}::test_threads_that_wait_for_a_failing_compile_all_get_its_error",
     ),
     _fault(

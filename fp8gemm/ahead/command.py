@@ -96,6 +96,9 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         "--out-dtype", type=_outputs, default=(OutputType.BFLOAT16,), metavar="TYPE,...", help="default bfloat16"
     )
     how.add_argument(
+        "--norm-weights", type=_outputs, default=(), metavar="TYPE,...", help="of norms, default that of what is normed"
+    )
+    how.add_argument(
         "--epilogue",
         type=_epilogues,
         metavar="TERMS,...",
@@ -169,7 +172,7 @@ def _demand(options: argparse.Namespace) -> Demand:
         grouped += [(each.groups, each.n, each.k) for each in _experts_of_model(config, options)]
         ks += [linear.k for _, linear in linears if linear.reads_norm]
     problems += _problems_of_groups(grouped, options, max_m)
-    quantizers = all_quantizers(options.out_dtype, ks) if ks else []
+    quantizers = all_quantizers(options.out_dtype, ks, options.norm_weights) if ks else []
     if options.recorded is not None:
         of_record, more = _recorded(options.recorded, options.max_m)
         problems += of_record

@@ -158,13 +158,19 @@ def norm_quantizers(dtype: InputType, weight: InputType, k: int, residual: Itera
     ]
 
 
-def all_quantizers(dtypes: Iterable[OutputType], ks: Iterable[int]) -> list[KernelRequest]:
-    """Every quantiser of activations of these types and K, norms with weights of their own type among them."""
+def all_quantizers(
+    dtypes: Iterable[OutputType], ks: Iterable[int], norm_weights: Sequence[OutputType] = ()
+) -> list[KernelRequest]:
+    """Every quantiser of activations of these types and K, norms with weights of these types among them.
+
+    If no types of weights are given they are those of the activations.
+    """
     found: list[KernelRequest] = []
     for dtype in (INPUTS[output] for output in dtypes):
         found += row_quantizers(dtype) + masked_quantizers(dtype) + weight_quantizers(dtype)
-        for k in dict.fromkeys(ks):
-            found += norm_quantizers(dtype, dtype, k, (False, True))
+        weights = [INPUTS[each] for each in norm_weights] or [dtype]
+        for k, weight in product(dict.fromkeys(ks), weights):
+            found += norm_quantizers(dtype, weight, k, (False, True))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.tensor_map import Swizzle, encode_2d, replace_address
-from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, encode_scales, pitch, request_label
+from fp8gemm.families.kernel import GemmKernel, addends, countable, encode_codes, encode_scales, pitch, request_label
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
@@ -83,7 +83,7 @@ class DenseKernel(GemmKernel):
     def grid(self, m: int) -> int:
         """CTAs that a launch for M rows has: one per SM, or fewer when there are fewer tiles."""
         cluster_rows = -(-m // (self.config.block_m * self.config.cluster_m))
-        return min(cluster_rows * self._cluster_cols, self._max_clusters) * self.config.cluster_size
+        return min(countable(cluster_rows * self._cluster_cols), self._max_clusters) * self.config.cluster_size
 
     def _encode(
         self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock

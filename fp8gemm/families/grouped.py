@@ -13,7 +13,7 @@ from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.launch import BoundLaunch, LaunchConfig, max_active_clusters
 from fp8gemm.driver.library import ensure_context
 from fp8gemm.families.dense import encode_output
-from fp8gemm.families.kernel import PLAIN_PRODUCTS, encode_codes, encode_scales
+from fp8gemm.families.kernel import PLAIN_PRODUCTS, countable, encode_codes, encode_scales
 from fp8gemm.families.swap_ab import encode_blocks
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.kernel import load
@@ -139,7 +139,11 @@ class GroupedKernel:
         self._max_clusters = max(resident, 1)
 
     def grid(self, rows: int) -> int:
-        """CTAs of a launch: those that fit the GPU, or fewer when there are fewer tiles whatever the groups are."""
+        """CTAs of a launch: those that fit the GPU, or fewer when there are fewer tiles whatever the groups are.
+
+        Raises:
+            InputError: tiles of groups that do not overlap can be more than kernels can count.
+        """
         config, problem = self.config, self.problem
         clusters_m, clusters_n = (1, 1) if isinstance(config, SwapAbConfig) else (config.cluster_m, config.cluster_n)
         tile_rows, tile_cols = config.block_m * clusters_m, config.block_n * clusters_n
@@ -148,7 +152,7 @@ class GroupedKernel:
         else:
             tiles_m = problem.groups * -(-rows // tile_rows)
         tiles = tiles_m * -(-problem.n // tile_cols)
-        return max(min(tiles, self._max_clusters), 1) * config.cluster_size
+        return max(min(countable(tiles), self._max_clusters), 1) * config.cluster_size
 
     def bind(self, operands: GroupedOperands, stream: int) -> BoundLaunch:
         """The launch for checked operands; it holds their addresses, and none of them."""

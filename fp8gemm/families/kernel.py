@@ -13,6 +13,7 @@ from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.launch import BoundLaunch, LaunchConfig, max_active_clusters
 from fp8gemm.driver.library import ensure_context
 from fp8gemm.driver.tensor_map import encode_2d
+from fp8gemm.errors import InputError
 from fp8gemm.jit.kernel import LoadedKernel, load
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Problem
@@ -24,6 +25,20 @@ PLAIN_PRODUCTS = 2**37
 """Products M N K from which a launch is never programmatic: 0.3 ms and more, beside which the few microseconds that it
 would start ahead are nothing. Launched so, 128x128 tiles took 466 and not 434 us for 2048x7168x16384, and 978 and not
 858 for twice the rows (H200, 2026-11-22); why is not known."""
+
+MAX_TILES = 2**31 - 1
+"""Tiles of a launch, and CTAs: kernels count on from tile to tile in 32 bits, and no grid is larger."""
+
+
+def countable(tiles: int) -> int:
+    """``tiles``, as many as a launch may have.
+
+    Raises:
+        InputError: they are more than `MAX_TILES`.
+    """
+    if tiles > MAX_TILES:
+        raise InputError(f"expected an output of at most {MAX_TILES} tiles, got {tiles}; divide M or N among calls")
+    return tiles
 
 
 def request_label(family: str, problem: Problem, config_label: str) -> str:
@@ -91,7 +106,11 @@ class GemmKernel(ABC):
 
     @abstractmethod
     def grid(self, m: int) -> int:
-        """CTAs that a launch for M rows has."""
+        """CTAs that a launch for M rows has.
+
+        Raises:
+            InputError: its tiles are more than kernels can count.
+        """
 
     @abstractmethod
     def _encode(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.tensor_map import encode_column_blocks, replace_address
-from fp8gemm.families.kernel import GemmKernel, addends, encode_codes, pitch, request_label
+from fp8gemm.families.kernel import GemmKernel, addends, countable, encode_codes, pitch, request_label
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.problem import SCALE_BLOCK, Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, tiles_of
@@ -70,7 +70,7 @@ class SwapAbKernel(GemmKernel):
 
     def grid(self, m: int) -> int:
         """CTAs that a launch for M rows has: a cluster for each tile."""
-        return tiles_of(self.config, m, self.problem.n) * self.config.cluster_size
+        return countable(tiles_of(self.config, m, self.problem.n) * self.config.cluster_size)
 
     def _encode(
         self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +24,21 @@ from fp8gemm.jit.artifact import Artifact, Source, artifact_of, metadata
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program
 from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.fingerprint import Headers, header_closure, key_of
+from fp8gemm.jit.refused import keep_source
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.jit.store import Damage, Store
 
-__all__ = ["Artifact", "build", "is_ready", "quarantine", "rebuild", "recompile", "writable_directory"]
+__all__ = [
+    "Artifact",
+    "build",
+    "contents_stamp",
+    "is_ready",
+    "quarantine",
+    "rebuild",
+    "recompile",
+    "writable_directory",
+]
 
 
 def build(request: KernelRequest, *, allow_compile: bool = True, include_dir: Path | None = None) -> Artifact:
@@ -54,6 +64,16 @@ def is_ready(request: KernelRequest, *, include_dir: Path | None = None) -> bool
     except CacheMissError:
         return False
     return True
+
+
+def contents_stamp() -> Hashable:
+    """Compares unequal to what it was before another kernel became ready, in this process or on disk. Takes as long as
+    asking for the age of each cache directory.
+
+    NOTE: a directory's age is as fine as its file system keeps it.
+    """
+    builder = _builder()
+    return builder.compiled, builder.store.ages()
 
 
 def rebuild(artifact: Artifact, *, reason: str, include_dir: Path | None = None) -> Artifact:
@@ -128,9 +148,14 @@ class _Job:
     def label(self) -> str:
         return self.request.label
 
-    def compile(self) -> CompileResult:
+    def compile(self, store: Store) -> CompileResult:
         return compile_program(
-            self.source, self.headers, label=self.label, options=self.options, arch=self.request.arch
+            self.source,
+            self.headers,
+            label=self.label,
+            options=self.options,
+            arch=self.request.arch,
+            keep=lambda: keep_source(store, self.label, self.key, self.source),
         )
 
     def artifact(self, entry: Entry, source: Source) -> Artifact:
@@ -143,10 +168,16 @@ class _Job:
 
 
 class _Builder:
-    """Memory and single flight in front of one store."""
+    """Memory and single flight in front of one store.
+
+    Attributes:
+        store: what is behind it.
+        compiled: how many kernels were added to it here.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.compiled = 0
         self._lock = threading.Lock()
         self._memory: dict[str, Artifact] = {}
         self._flights: dict[tuple[str, bool], Future[Artifact]] = {}
@@ -179,7 +210,7 @@ class _Builder:
         with self.store.lock(job.label, job.key):
             artifact = self._compile(job, replace_entry=True)
         with self._lock:
-            self._memory[job.key] = artifact
+            self._remember(artifact)
         return artifact
 
     def rebuild(self, job: _Job, artifact: Artifact, reason: str) -> Artifact:
@@ -201,7 +232,11 @@ class _Builder:
         with self._lock:
             del self._flights[key, allow_compile]
             if artifact is not None:
-                self._memory[key] = artifact
+                self._remember(artifact)
+
+    def _remember(self, artifact: Artifact) -> None:
+        self._memory[artifact.key] = artifact
+        self.compiled += artifact.source == "compiled"
 
     def _find_or_compile(self, job: _Job, *, allow_compile: bool) -> Artifact:
         found = self.store.find(job.label, job.key)
@@ -217,7 +252,7 @@ class _Builder:
 
     def _compile(self, job: _Job, *, damaged: Sequence[Damage] = (), replace_entry: bool = False) -> Artifact:
         """Compile and publish, whatever is there; the caller holds the kernel's lock."""
-        result = job.compile()
+        result = job.compile(self.store)
         for damage in damaged:
             self.store.quarantine(job.label, job.key, damage)
         entry = Entry(job.key, job.label, result.cubin, metadata(job.request, job.options, result))

@@ -6,12 +6,9 @@ lie, on the working directory, or on a file that its cache key does not cover.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,15 +100,33 @@ def compile_source(source: str, *, label: str, options: Sequence[str], arch: str
     return compile_program(source, headers, label=label, options=options, arch=arch)
 
 
-def compile_program(source: str, headers: Headers, *, label: str, options: Sequence[str], arch: str) -> CompileResult:
-    """``compile_source`` with headers that have been read already: what is compiled is then what was fingerprinted."""
+def compile_program(
+    source: str,
+    headers: Headers,
+    *,
+    label: str,
+    options: Sequence[str],
+    arch: str,
+    keep: Callable[[], Path | None] | None = None,
+) -> CompileResult:
+    """``compile_source`` with headers that have been read already: what is compiled is then what was fingerprinted.
+
+    Args:
+        source, label, options, arch: as for ``compile_source``.
+        headers: as ``header_closure`` reads them.
+        keep: writes a source that does not compile somewhere for a closer look, and says where; None if it could not.
+            Without it the source stays with the caller alone.
+
+    Raises:
+        CompileError: as ``compile_source``.
+    """
     try:
         return _compile(source, headers, label=label, options=options, arch=arch)
     except CompileError as error:
-        raise _described(error, source, label=label, options=options) from error.__cause__
+        raise _described(error, options, keep) from error.__cause__
     except RuntimeError as error:  # the bindings' own, where the library lacks a function
         broken = CompileError(f"NVRTC is broken: expected {_PROVIDERS}; found: {error}")
-        raise _described(broken, source, label=label, options=options) from error
+        raise _described(broken, options, keep) from error
 
 
 def _compile(source: str, headers: Headers, *, label: str, options: Sequence[str], arch: str) -> CompileResult:
@@ -209,33 +224,13 @@ def _require_success(nvrtc: Any, call: str, status: Any) -> None:
         raise CompileError(f"{call} must return NVRTC_SUCCESS; it returned {status.name}")
 
 
-def _described(error: CompileError, source: str, *, label: str, options: Sequence[str]) -> CompileError:
+def _described(error: CompileError, options: Sequence[str], keep: Callable[[], Path | None] | None) -> CompileError:
     """The error, with all that is needed to look into it."""
-    path = _keep_source(source, label)
-    kept = f"source: {path}" if path is not None else "its source could not be written anywhere"
-    message = f"{error}\n{kept}\noptions: {' '.join(options)}\n{error.log}".rstrip()
-    return CompileError(message, log=error.log, source_path=path, options=options)
-
-
-_kept: dict[tuple[str, str], Path] = {}
-
-
-def _keep_source(source: str, label: str) -> Path | None:
-    # Once is enough: a server that goes on asking for what cannot be compiled must not fill the disk with it.
-    known = _kept.get((label, source))
-    if known is not None and known.exists():
-        return known
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f"{label}.", suffix=".cu")
-    except OSError:
-        return None
-    path = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(source)
-    except OSError:  # a part of it is worse than nothing
-        with suppress(OSError):
-            path.unlink()
-        return None
-    _kept[label, source] = path
-    return path
+    path = None if keep is None else keep()
+    lines = [str(error)]
+    if path is not None:
+        lines.append(f"source: {path}")
+    elif keep is not None:
+        lines.append("its source could not be written to a cache directory (FP8GEMM_CACHE_DIR)")
+    lines += [f"options: {' '.join(options)}", error.log]
+    return CompileError("\n".join(lines).rstrip(), log=error.log, source_path=path, options=options)

@@ -14,6 +14,7 @@ from fp8gemm.jit.entry import label_and_key
 from fp8gemm.jit.files import DIRECTORY_MODE, remove_directory, remove_whole
 from fp8gemm.jit.inventory import LOCK_SUFFIX, Inventory, Kernel, Leftover, Progress, foreign_files, is_lock_file
 from fp8gemm.jit.manifest import MANIFEST
+from fp8gemm.jit.refused import REFUSED
 from fp8gemm.jit.store import LOCKS, Layer, Store
 from fp8gemm.jit.trust import UnsafeError, opened_directory
 
@@ -103,6 +104,8 @@ def remove(inventory: Inventory, items: Iterable[Item], *, progress: Progress | 
                 left.append((item.name, str(error)))
             if progress is not None:
                 progress()
+        with suppress(OSError):  # as long as something is in it, it stays
+            os.rmdir(REFUSED, dir_fd=root)
     return Removal(tuple(removed), tuple(left))
 
 

@@ -90,6 +90,22 @@ def publish_directory(name: str, files: Mapping[str, bytes], *, inside: int, rep
     return True
 
 
+def publish_file(name: str, content: bytes, *, inside: int) -> None:
+    """Make a file appear under its name in one step, complete and on stable storage, in the place of one of that name.
+
+    Raises:
+        OSError: it could not be written; nothing is left of it.
+    """
+    temporary = f"{temporary_prefix(name)}{_token()}"
+    try:
+        _write_file(temporary, content, inside=inside)
+        os.rename(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=inside)
+        raise
+
+
 def set_aside(name: str, *, inside: int) -> str | None:
     """Move a directory, or whatever has its name, out of the way for a later look; remove it if it cannot be moved.
 
@@ -121,7 +137,7 @@ def remove_whole(name: str, *, inside: int) -> None:
 
 
 def temporary_prefix(name: str) -> str:
-    """What the names of the temporary directories of an entry begin with."""
+    """What the names of the temporary directories of an entry, or of temporary files, begin with."""
     return f".tmp-{name}-"
 
 

@@ -20,6 +20,7 @@ from fp8gemm.jit.access import State, opened_layer, state_of
 from fp8gemm.jit.entry import SIZE_LIMITS, DamagedError, label_and_key, unpack
 from fp8gemm.jit.files import retrying
 from fp8gemm.jit.manifest import LISTED, MANIFEST, MANIFEST_LIMIT, Manifest, decode_manifest
+from fp8gemm.jit.refused import REFUSED, is_refused_source
 from fp8gemm.jit.store import LOCKS, Layer
 from fp8gemm.jit.trust import UnsafeError, opened_directory, read_regular_file
 
@@ -81,15 +82,15 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Leftover:
-    """What a writer that was killed left, or a damaged entry that was moved aside.
+    """What a writer that was killed left, a damaged entry that was moved aside, or a source that did not compile.
 
     Attributes:
-        name: of the directory, or of a manifest's temporary file.
+        name: of the directory, or path within the layer of a manifest's temporary file or a source.
         size: bytes of its files.
         age_s: as that of a kernel.
         writer: label and key of the kernel under whose lock somebody may still be writing it; None for what nobody
             writes any more.
-        is_file: whether it is a file, that of a manifest.
+        is_file: whether it is a file, that of a manifest or a source.
     """
 
     name: str
@@ -185,7 +186,10 @@ class _Look:
                     if problem and state is not State.SEALED:
                         foreign.append(name)  # somebody else's file of that name, as far as we can tell
                 elif name == LOCKS:
-                    foreign += self.foreign_locks()
+                    foreign += self.foreign_files_of(LOCKS, is_lock_file)
+                elif name == REFUSED:
+                    leftovers += self.refused_sources()
+                    foreign += self.foreign_files_of(REFUSED, is_refused_source)
                 elif (leftover := self.leftover(name)) is not None:
                     leftovers.append(leftover)
                 else:
@@ -233,14 +237,23 @@ class _Look:
             return None
         return Leftover(name, _size(files), self.age_s(name), label_key if kind == "tmp" else None)
 
-    def foreign_locks(self) -> list[str]:
-        files = _files(LOCKS, self.root)
+    def refused_sources(self) -> list[Leftover]:
+        files = _files(REFUSED, self.root) or {}
+        return [
+            Leftover(f"{REFUSED}/{file}", status.st_size, _age_s(status), None, is_file=True)
+            for file, status in sorted(files.items())
+            if is_refused_source(file, status)
+        ]
+
+    def foreign_files_of(self, name: str, is_ours: Callable[[str, os.stat_result], bool]) -> list[str]:
+        """What in a directory of files of ours is not; the directory itself if it cannot be looked into."""
+        files = _files(name, self.root)
         if files is None:
-            return [LOCKS]
-        return [f"{LOCKS}/{file}" for file, status in sorted(files.items()) if not is_lock_file(file, status)]
+            return [name]
+        return [f"{name}/{file}" for file, status in sorted(files.items()) if not is_ours(file, status)]
 
     def age_s(self, name: str) -> float:
-        return max(0.0, time.time() - os.stat(name, dir_fd=self.root, follow_symlinks=False).st_mtime)
+        return _age_s(os.stat(name, dir_fd=self.root, follow_symlinks=False))
 
 
 def _files(name: str, root: int) -> dict[str, os.stat_result] | None:
@@ -254,6 +267,10 @@ def _files(name: str, root: int) -> dict[str, os.stat_result] | None:
             return found
     except (UnsafeError, PermissionError):
         return None
+
+
+def _age_s(status: os.stat_result) -> float:
+    return max(0.0, time.time() - status.st_mtime)
 
 
 def _is_file_of_kernel(name: str, status: os.stat_result) -> bool:

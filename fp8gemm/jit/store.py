@@ -54,6 +54,13 @@ class Layer:
         with opened_directory(self.path, trusted=self.trusted) as descriptor:
             yield descriptor
 
+    def changed_ns(self) -> int | None:
+        """When an entry last came or went; None if that cannot be told."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return None
+
     def read(self, label: str, key: str) -> Entry:
         """The entry of this key, verified.
 
@@ -198,6 +205,10 @@ class Store:
         """
         with ExitStack() as stack:
             yield self._acquire(stack, directory_name(label, key))
+
+    def ages(self) -> tuple[int | None, ...]:
+        """When entries of each layer last came or went, by its file system's clock; None where that cannot be told."""
+        return tuple(layer.changed_ns() for layer in self.layers)
 
     def describe(self) -> str:
         """The layers as a setting would list them."""

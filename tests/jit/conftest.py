@@ -67,12 +67,6 @@ def write_headers(include_dir: Path) -> Path:
     return include_dir
 
 
-@pytest.fixture(autouse=True)
-def _kept_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources that do not compile are kept for a closer look; those of the tests need not be kept in /tmp."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-
 @pytest.fixture
 def include(tmp_path: Path) -> Path:
     """An include directory with the family Tiny."""

@@ -80,15 +80,16 @@ def test_a_miss_says_which_damaged_entry_it_passed_over(
         build(request_for(7), include_dir=include, allow_compile=False)
 
 
-def test_a_source_that_does_not_compile_leaves_nothing_on_disk(
+def test_a_source_that_does_not_compile_leaves_no_entry_on_disk(
     cache: Path, include: Path, request_for: RequestFor
 ) -> None:
     header = include / "fp8gemm/common/number.cuh"
     good = header.read_text()
     header.write_text(good + "#error broken on purpose\n")
-    with pytest.raises(CompileError, match="broken on purpose"):
+    with pytest.raises(CompileError, match="broken on purpose") as caught:
         build(request_for(7), include_dir=include)
-    assert [path.name for path in cache.iterdir()] == [".locks"]
+    assert sorted(path.name for path in cache.iterdir()) == [".locks", ".refused"]
+    assert list((cache / ".refused").iterdir()) == [caught.value.source_path]
     header.write_text(good)
     assert build(request_for(7), include_dir=include).source == "compiled"
 

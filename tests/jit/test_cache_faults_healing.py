@@ -16,7 +16,7 @@ from fp8gemm.errors import CacheMissError, CompileError
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit import compiler, kernel
 from fp8gemm.jit.build import build
-from fp8gemm.jit.compiler import compile_options, compile_program
+from fp8gemm.jit.compiler import compile_options
 from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE
 from fp8gemm.jit.notices import CacheEvent
 from fp8gemm.jit.render import render_source
@@ -148,7 +148,7 @@ def test_fault_24_a_compiler_that_fails_is_an_error_with_all_it_takes_to_look_in
         assert error.source_path.read_text() == render_source(request_for(7))
         assert isinstance(error.log, str)
     assert errors[0].source_path == errors[1].source_path, "a source is kept once, however often it is asked for"
-    assert [path.name for path in cache.iterdir()] == [".locks"]
+    assert sorted(path.name for path in cache.iterdir()) == [".locks", ".refused"]
     assert build(request_for(7), include_dir=include).source == "compiled", "the failure is not remembered either"
 
 
@@ -163,21 +163,25 @@ def test_fault_24_a_source_that_is_refused_is_shown_with_the_compilers_log(
         error = caught.value
         assert 'identifier "nothing" is undefined' in error.log and error.log in str(error)
         assert error.source_path is not None and error.source_path.read_text() == render_source(request_for(7))
-    assert [path.name for path in cache.iterdir()] == [".locks"]
+    assert sorted(path.name for path in cache.iterdir()) == [".locks", ".refused"]
 
 
-def test_fault_24_a_source_that_there_is_no_room_for_leaves_no_part_of_it(tmp_path: Path, include: Path) -> None:
+def test_fault_24_a_source_that_there_is_no_room_for_leaves_no_part_of_it(
+    cache: Path, include: Path, request_for: RequestFor
+) -> None:
     def work() -> tuple[object, str]:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (5, 5))
         with pytest.raises(CompileError) as caught:
-            compile_program("nonsense, " * 100, (), label="none", options=compile_options("sm_90a"), arch="sm_90a")
+            build(request_for(7), include_dir=include)
         return caught.value.source_path, str(caught.value)
 
+    header = include / "fp8gemm/common/number.cuh"
+    header.write_text(header.read_text() + "int broken = nothing;\n")
     path, message = children.run(work)
     assert path is None and "could not be written" in message
-    assert not list(tmp_path.glob("none.*"))
+    assert not list((cache / ".refused").iterdir())
 
 
 # 25: a kernel that may not be compiled

@@ -12,11 +12,13 @@ from fp8gemm.jit.compiler import (
     NO_REPORT,
     CompileResult,
     compile_options,
+    compile_program,
     compile_source,
     nvrtc_version,
     parse_resources,
     parse_warnings,
 )
+from fp8gemm.jit.fingerprint import header_closure
 from fp8gemm.jit.render import ENTRY, render_source
 from tests.jit.cases import Python, RequestFor
 
@@ -129,26 +131,50 @@ def test_a_refused_source_is_kept_and_shown_with_log_and_options(include: Path) 
     header = include / "fp8gemm/common/number.cuh"
     header.write_text(header.read_text() + "int broken = nothing;\n")
     source = '#include "fp8gemm/kernels/tiny.cuh"\n'
+    kept = include / "kept.cu"
+
+    def keep() -> Path:
+        kept.write_text(source)
+        return kept
+
     with pytest.raises(CompileError) as caught:
-        compile_text(source, include)
+        compile_program(
+            source,
+            header_closure(source, include),
+            label="text",
+            options=compile_options("sm_90a"),
+            arch="sm_90a",
+            keep=keep,
+        )
     error = caught.value
     assert 'identifier "nothing" is undefined' in error.log
     assert "fp8gemm/common/number.cuh" in error.log
     assert error.options == compile_options("sm_90a")
-    assert error.source_path is not None
+    assert error.source_path == kept
     assert error.source_path.read_text() == source
-    for part in (str(error.source_path), "--gpu-architecture=sm_90a", error.log):
+    for part in (f"source: {error.source_path}", "--gpu-architecture=sm_90a", error.log):
         assert part in str(error)
 
 
-def test_a_refused_source_that_cannot_be_kept_is_still_reported(
-    include: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(CompileError, match="could not be written") as caught:
-        compile_text("nonsense", include)
+def test_a_refused_source_that_cannot_be_kept_is_still_reported(include: Path) -> None:
+    with pytest.raises(CompileError, match="could not be written to a cache directory") as caught:
+        compile_program(
+            "nonsense", (), label="text", options=compile_options("sm_90a"), arch="sm_90a", keep=lambda: None
+        )
     assert caught.value.source_path is None
     assert caught.value.log
+
+
+def test_a_source_of_the_callers_own_is_kept_nowhere(
+    include: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with pytest.raises(CompileError) as caught:
+        compile_text("nonsense", include)
+    assert caught.value.source_path is None and "source:" not in str(caught.value).partition(caught.value.log)[0]
+    assert list(temporary.iterdir()) == []
 
 
 def test_an_unknown_architecture_is_refused_by_name(include: Path) -> None:

@@ -41,7 +41,7 @@ _SCHEDULES = (
     _schedule(
         "short-last-band-ignored",
         "the last band of tile rows counts as a full one",
-        Edit(_RASTER, "minimum(band, num_m - first_m)", "minimum(band, num_m)"),
+        Edit(_RASTER, "minimum(band_rows, num_m - first_m)", "minimum(band_rows, num_m)"),
     ),
     _schedule(
         "ranks-swapped",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import dense, dispatch, operands, plans, settings
+from fp8gemm import dense, dispatch, nearest, operands, plans, settings
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import is_mn_major
 from fp8gemm.tuning.config import TileConfig, candidate_configs
@@ -158,7 +158,8 @@ def test_under_nearest_the_best_that_is_ready_is_taken(
 ) -> None:
     ranked = ranked_configs(Problem(M, N, K), named_chip("h200"))
     ready = {ranked[2].label, ranked[3].label}
-    monkeypatch.setattr(dispatch, "is_ready", lambda request: any(f"-{label}-" in request.label for label in ready))
+    monkeypatch.setattr(nearest, "_looks", {})
+    monkeypatch.setattr(nearest, "is_ready", lambda request: any(f"-{label}-" in request.label for label in ready))
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with settings.scope(jit="nearest"):

@@ -29,6 +29,9 @@ from tests.grouped_schedule import (
 )
 from tests.host_compiler import compile_for_host
 
+WIDE = Config(MASKED, 2, 2**16 * 16 + 3, 272, 8, 16, 1, 1, 2**16)
+"""Swapped, and of more columns of tiles than a whole band can have rows in 32 bits."""
+
 HARNESS = Path(__file__).with_name("grouped_schedule_host.cpp")
 
 
@@ -52,7 +55,7 @@ class DeviceSchedule:
         begins = None if memory.begins is None else (ctypes.c_int32 * config.groups)(*memory.begins)
         ends = (ctypes.c_int32 * config.groups)(*memory.ends)
         arguments = (memory.limit, memory.rows, num_clusters, capacity)
-        found = self._walk_of(CONFIGS.index(config), begins, ends, *arguments, values, counts)
+        found = self._walk_of([*CONFIGS, WIDE].index(config), begins, ends, *arguments, values, counts)
         assert found < capacity, f"more tiles than there are, or no end: {config}, {memory}"
         tiles = iter(zip(*[iter(values)] * fields, strict=True))
         return {
@@ -62,7 +65,7 @@ class DeviceSchedule:
 
 @pytest.fixture(scope="session")
 def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceSchedule:
-    entries = ", ".join(f"walk<{config.code}>" for config in CONFIGS)
+    entries = ", ".join(f"walk<{config.code}>" for config in [*CONFIGS, WIDE])
     source = f"{HARNESS.read_text()}\nWalk* const kWalks[] = {{{entries}}};\n"
     return DeviceSchedule(compile_for_host(source, tmp_path_factory.mktemp("grouped_schedule")))
 
@@ -119,6 +122,11 @@ def test_an_empty_group_of_columns_has_tiles_unless_the_output_accumulates(devic
         tiles = [tile for tiles in device.walk(config, memory, 3).values() for tile in tiles]
         found = {tile.group: tile.steps for tile in tiles}
         assert found == ({1: 1, 3: 3} if config.accumulates else {0: 0, 1: 1, 2: 0, 3: 3, 4: 0})
+
+
+def test_more_than_65536_columns_of_tiles_do_not_wrap_around(device: DeviceSchedule) -> None:
+    memory = Memory(12, 12, None, (9, 3))
+    assert device.walk(WIDE, memory, 2) == model_walk(WIDE, memory, 2)
 
 
 def test_four_billion_rows_of_masked_groups_do_not_wrap_around(device: DeviceSchedule) -> None:

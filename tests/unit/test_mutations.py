@@ -76,12 +76,10 @@ def compiled(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory)
             futures[key] = pool.submit(compile_one, mutant, sample, chaos, to_ptx)
         return futures[key]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempfile.tempdir", str(place))  # sources that do not compile are kept there
-        for mutant in MUTANTS:
-            for each in (None, mutant):
-                start(each, mutant.sample, mutant.chaos, is_told_by_ptx(mutant))
-        yield get
+    for mutant in MUTANTS:
+        for each in (None, mutant):
+            start(each, mutant.sample, mutant.chaos, is_told_by_ptx(mutant))
+    yield get
 
 
 def test_names_are_unique_and_faults_are_described() -> None:

@@ -196,7 +196,11 @@ MAY_IMPORT = {
     "hints": {"jit", "tuning", "errors", "settings"},
     "recording": {"tuning", "errors"},
     "operands": {"tuning", "driver", "errors", "settings", "scales"},
-    "dispatch": {*("families", "operands", "tuning", "jit", "driver", "errors", "settings"), *("hints", "recording")},
+    "nearest": {"jit", "tuning", "recording", "settings"},
+    "dispatch": {
+        *("families", "operands", "tuning", "jit", "driver", "errors", "settings"),
+        *("hints", "nearest", "recording"),
+    },
     "quantizers": {"dispatch", "families", "driver", "settings", "scales", "hints", "recording"},
     "quantize": {"quantizers", "operands", "families", "ops", "errors", "scales", "reference"},
     "dense": {"dispatch", "operands", "ops", "tuning", "driver", "settings", "recent", "reference"},

@@ -188,3 +188,28 @@ def test_the_last_tile_of_an_enormous_output(device: DeviceScheduler) -> None:
     num_m, num_n, band = 2**31 // 128, 56, 16
     last = num_m * num_n - 1
     assert device.raster(1, num_m, num_n, band, first=last) == [(num_m - 1, num_n - 1)]
+
+
+@pytest.mark.parametrize(("num_m", "num_n"), [(5, 2**16 + 1), (3, 2**18 + 1), (1, 2**27), (31, 2**27), (7, 2**16)])
+def test_of_many_columns_a_band_has_no_more_tiles_than_32_bits_count(
+    device: DeviceScheduler, num_m: int, num_n: int
+) -> None:
+    """Grouped products of few rows have all of them in one band."""
+    for at in (0, 1, 2**16 - 1, 2**16, num_n - 1):
+        first = at * num_m
+        found = device.raster(num_m, num_m, num_n, 2**16, first=first)
+        assert found == [(m, at) for m in range(num_m)], "each column from its top"
+    assert device.raster(1, num_m, num_n, 2**16, first=num_m * num_n - 1) == [(num_m - 1, num_n - 1)]
+
+
+@many
+@given(num_n=st.integers(1, 2**31), band=st.one_of(st.integers(1, 2**32 - 1), st.just(2**16)), data=st.data())
+def test_no_band_wraps_around(device: DeviceScheduler, num_n: int, band: int, data: st.DataObject) -> None:
+    """Whatever the order, each index has a tile of its own: its rows and columns are in range, and lead back to it."""
+    num_m = data.draw(st.integers(1, (2**32 - 1) // num_n))
+    index = data.draw(st.integers(0, num_m * num_n - 1))
+    ((m, n),) = device.raster(1, num_m, num_n, band, first=index)
+    assert m < num_m and n < num_n
+    height = min(band, (2**32 - 1) // num_n)
+    top = m // height * height
+    assert index == top * num_n + n * min(height, num_m - top) + m - top

@@ -14,12 +14,15 @@ struct TileCoordinate {
     uint32_t n;
 };
 
-/// The tile of `index` in [0, num_m * num_n). The last band may have fewer than `band` rows of tiles.
+/// The tile of `index` in [0, num_m * num_n), which fits 32 bits. Bands have `band` rows of tiles, or as many as leave
+/// their tiles countable in 32 bits; the last one may have fewer.
 FP8GEMM_HOST_DEVICE TileCoordinate banded_raster(uint32_t index, uint32_t num_m, uint32_t num_n, uint32_t band) {
-    const uint32_t tiles_per_band = band * num_n;
-    const uint32_t first_m = index / tiles_per_band * band;
+    // NOTE: Kernels know both when they are compiled, so that this is a constant of theirs.
+    const uint32_t band_rows = minimum(band, ~uint32_t{0} / num_n);
+    const uint32_t tiles_per_band = band_rows * num_n;
+    const uint32_t first_m = index / tiles_per_band * band_rows;
     const uint32_t in_band = index % tiles_per_band;
-    const uint32_t rows = minimum(band, num_m - first_m);
+    const uint32_t rows = minimum(band_rows, num_m - first_m);
     return TileCoordinate{first_m + in_band % rows, in_band / rows};
 }
 
