@@ -31,6 +31,7 @@ class KernelParams(ctypes.Structure):
         scales_a_stride_group: from a group's to the next one's, where groups are masked.
         group_begins, group_ends: device addresses of int32s that say what belongs to each group.
         k: columns of A and B, where groups are columns.
+        zero: never anything else; see ``include/fp8gemm/mainloop/multiply.cuh``.
     """
 
     _fields_ = [
@@ -58,7 +59,8 @@ class KernelParams(ctypes.Structure):
         ("group_begins", ctypes.c_void_p),
         ("group_ends", ctypes.c_void_p),
         ("k", ctypes.c_uint32),
-        ("_padding", ctypes.c_uint32 * 15),  # the size is a multiple of the alignment
+        ("zero", ctypes.c_uint32),
+        ("_padding", ctypes.c_uint32 * 14),  # the size is a multiple of the alignment
     ]
 
 

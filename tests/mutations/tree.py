@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fp8gemm import headers, settings
+from fp8gemm.jit import kernel
 from tests.mutations.chaos import CHAOS
 from tests.mutations.mutant import Edit, Mutant
 
@@ -56,3 +57,4 @@ def use(include: Path) -> None:
         raise RuntimeError(f"the library takes its headers from {headers.include_dir()}, not from {include}")
     os.environ["FP8GEMM_CACHE_DIR"] = str(include.parent / "cache")
     settings.reload()
+    kernel._kernels.clear()  # loaded ones are known by their requests, which are the same

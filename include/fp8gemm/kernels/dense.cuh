@@ -138,7 +138,7 @@ private:
 
     static FP8GEMM_DEVICE void multiply(const Params& params, SharedStorage& shared, Schedule schedule,
                                         uint32_t warpgroup, uint32_t warp) {
-        Multiplier<Config> multiplier(shared.operands, params.scales_b, warpgroup, warp);
+        Multiplier<Config> multiplier(params, shared.operands, warpgroup, warp);
         const Addends<Output> addends(params, warpgroup, warp);
         typename Epilogue::Writer writer(params, shared.epilogue, warpgroup, warp);
         typename Shape::Accumulators accumulators;

@@ -77,8 +77,9 @@ public:
         }
     }
 
-    /// `scales_a` are those of this thread's upper and lower row of the wave.
-    FP8GEMM_DEVICE Products products(uint32_t, uint32_t k_block, uint32_t wave, const float (&scales_a)[2]) const {
+    /// `scales_a` are those of this thread's upper and lower row of the wave. Those of B are in registers already.
+    FP8GEMM_DEVICE Products products(uint32_t, uint32_t k_block, uint32_t wave, const float (&scales_a)[2],
+                                     uint32_t&) const {
         Products products;
 #pragma unroll
         for (uint32_t block = 0; block < kBlocks; ++block) {
@@ -89,6 +90,12 @@ public:
             }
         }
         return products;
+    }
+
+    /// The same for a wave of other rows.
+    FP8GEMM_DEVICE Products products_below(const Products&, uint32_t slot, uint32_t k_block, uint32_t wave,
+                                           const float (&scales_a)[2], uint32_t& loaded) const {
+        return products(slot, k_block, wave, scales_a, loaded);
     }
 
     /// Columns of the warpgroup's part of the tile that was begun that come before the border: a multiple of
@@ -121,7 +128,9 @@ private:
 
     FP8GEMM_DEVICE float load(uint32_t block, uint32_t first_k_block) const {
         const uint32_t k_block = (first_k_block + ptx::lane_index()) * Config::kWarpgroupsK + share_;
-        return k_block < Shape::kNumKBlocks ? __ldg(rows_[block] + k_block) : 0.0f;
+        // NOTE: Not __ldg, which is for memory that nobody writes while this kernel runs: with programmatic dependent launch
+        // it may have been running when the kernel ahead wrote them. Plain loads see what was written before the wait.
+        return k_block < Shape::kNumKBlocks ? rows_[block][k_block] : 0.0f;
     }
 };
 

@@ -62,8 +62,10 @@ public:
     template <class Params>
     static FP8GEMM_DEVICE void prefetch_maps(const Params& params) {
         ptx::prefetch_tensor_map(params.a_map);
-        // NOTE: A choice, for a branch in this place changes the compiler's order of the main loop (64x192 tile).
-        ptx::prefetch_tensor_map(params.m % kPartOfA == 0 ? params.a_map : params.a_tail_map);
+        if constexpr (Config::kGrouping == Grouping::kNone) {  // groups have no such map
+            // NOTE: A choice, for a branch in this place changes the compiler's order of the main loop (64x192 tile).
+            ptx::prefetch_tensor_map(params.m % kPartOfA == 0 ? params.a_map : params.a_tail_map);
+        }
         ptx::prefetch_tensor_map(params.b_map);
         ptx::prefetch_tensor_map(params.scales_a_map);
     }

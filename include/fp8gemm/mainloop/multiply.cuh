@@ -10,6 +10,16 @@
 // flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop goes round
 // in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at different
 // times: one always has two waves queued when the other has none. Where K ends inside a chunk, a short one stops there.
+//
+// A stage may be handed back when all of it has been read: the operands by WGMMA, which the wait for the wave says; and
+// the scales into registers, which nothing says. A load that was issued is not a load that is done: it queues behind the
+// stores ahead of it, and an arrival at an mbarrier does not queue with it. Only an instruction that reads a register waits
+// for the load that fills it, and the compiler is free to put the first of these, a promotion's, behind the arrival. (So
+// it did: one call in 500 of some kernels took a row's scales from the stage's next occupant; H200, 2026-11-22.) So
+//   - the arrival's address contains the loaded scales, and'ed with a zero that only the host knows to be one; or
+//   - where scales are too many for that (kHoldsBack), a stage is handed back when the next K block has been multiplied:
+//     its WGMMA wrote the registers that the promotion had read its block sums from, so the promotion was issued before.
+// tests/jit/test_machine_order.py looks for this order in the machine code.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
@@ -66,6 +76,9 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     static constexpr uint32_t kShortChunk = kInFlight == 1 || kStepsVary ? kLongChunk : kLongChunk / 2;
     static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
     static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
+    /// Whether a stage is handed back one K block late: see above.
+    static constexpr bool kHoldsBack = Config::kScaling == Scaling::kRow && kInFlight == 1;
+    static_assert(!kHoldsBack || Config::kStages > 1, "no stage is left for the next K block");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
                   "weight scales advance between short chunks and in the middle of long ones");
 
@@ -74,6 +87,8 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
         float block_sums[Shape::kWaveRegisters];
         typename Scales::Products products;
         uint32_t stage;
+        uint32_t full;     ///< address of the stage's full barrier
+        uint32_t pending;  ///< 0, once the scales have been loaded
     };
 
     Stages& stages_;
@@ -87,14 +102,22 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     uint32_t descriptor_b_;  ///< of this warpgroup's columns in stage 0
     typename Ring::State state_ = Ring::State::for_reader();
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
+    uint32_t full_;               ///< address of the full barrier of the stage of `state_`
+    uint32_t zero_;               ///< which the compiler does not know
+    uint32_t pending_ = 0;        ///< 0, once the scales of all waves finished of a K block have been loaded
+    uint32_t held_back_ = 0;      ///< address of the full barrier of the stage that is handed back next
+    uint32_t nobody_ = kHoldsBack ? kThreadsPerWarp : 0;  ///< not 0 until there is one
 
 public:
-    FP8GEMM_DEVICE Multiplier(Stages& stages, const float* scales_b, uint32_t warpgroup, uint32_t warp)
+    template <class Params>
+    FP8GEMM_DEVICE Multiplier(const Params& params, Stages& stages, uint32_t warpgroup, uint32_t warp)
         : stages_(stages),
           ring_(stages.ring),
-          scales_(scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col, Shape::share_of(warpgroup)),
+          scales_(params.scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col, Shape::share_of(warpgroup)),
           lane_(ptx::lane_index()),
-          warpgroup_(warpgroup) {
+          warpgroup_(warpgroup),
+          full_(ptx::shared_address(&stages.ring.full[0])),
+          zero_(params.zero) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
         descriptor_a_ = descriptor_address(stages.a[share()]) + descriptor_offset(origin.row * Shape::kBlockK);
@@ -217,15 +240,23 @@ private:
             this->mark(Activity::kWaitFull, of_tile(k_block));
         }
         if (wave == 0 && !stage_is_full_) {
-            ring_.wait_full(state_);
+            ptx::mbarrier_wait(full_, state_.parity);
         }
         flight.stage = state_.stage;
+        flight.full = full_;
         const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();
         const float* source = &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
         const float scales_a[2] = {source[0], source[8]};
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
         multiply_wave(flight.stage, m, n, flight.block_sums);
-        flight.products = scales_.products(slot, k_block, n, scales_a);
+        uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);
+        if (m == 0) {
+            flight.products = scales_.products(slot, k_block, n, scales_a, loaded);
+        } else {
+            const Flight& above = flights[(wave_of_chunk - Shape::kWavesN) % kInFlight];
+            flight.products = scales_.products_below(above.products, slot, k_block, n, scales_a, loaded);
+        }
+        flight.pending = kHoldsBack ? 0 : ptx::and_in_order(loaded, zero_);
         if (wave == kWavesPerBlock - 1) {
             look_ahead();
         }
@@ -243,8 +274,9 @@ private:
         const uint32_t n = wave % Shape::kWavesN;
         ptx::wgmma_wait<kLater>();
         this->mark(Activity::kPromote, of_tile(k_block), wave);
+        pending_ |= flight.pending;
         if (wave == kWavesPerBlock - 1) {
-            release_stage(flight.stage);
+            release(flight.full);
         }
         scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
     }
@@ -265,19 +297,33 @@ private:
     /// between one block's promotion and the next block's WGMMAs (3 % of 4096x7168x16384, H200, 2026-11-20).
     FP8GEMM_DEVICE void look_ahead() {
         state_.advance();
-        stage_is_full_ = ring_.is_full(state_);
+        full_ = ptx::shared_address(&ring_.full[state_.stage]);
+        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);
     }
 
-    /// One arrival per warp at every CTA that writes into this one's stage. All reads of the stage are behind: those of
-    /// the operands by the wait for WGMMA, those of the scales by each lane before it joins its warp.
-    FP8GEMM_DEVICE void release_stage(uint32_t stage) {
+    /// Hands back the stage of a K block of which the last wave has been waited for, or that of the K block before.
+    FP8GEMM_DEVICE void release(uint32_t full) {
+        if constexpr (kHoldsBack) {
+            arrive_empty(held_back_);
+            held_back_ = full;
+            nobody_ = 0;
+        } else {
+            arrive_empty(full + pending_);
+            pending_ = 0;
+        }
+    }
+
+    /// One arrival per warp at every CTA that writes into this one's stage, told by the address of its full barrier. Loads
+    /// are instructions of whole warps, so that it is enough if the lane that arrives has waited for them.
+    FP8GEMM_DEVICE void arrive_empty(uint32_t full) {
+        constexpr uint32_t kFromFullToEmpty = sizeof(ring_.full);
         __syncwarp();
         if constexpr (Shape::kClusterSize == 1) {
-            if (lane_ == 0) {
-                ptx::mbarrier_arrive(&ring_.empty[stage]);
+            if ((lane_ | nobody_) == 0) {
+                ptx::mbarrier_arrive<kFromFullToEmpty>(full);
             }
-        } else if (lane_ < Shape::kClusterSize) {
-            ptx::mbarrier_arrive_cluster(&ring_.empty[stage], lane_);
+        } else if ((lane_ | nobody_) < Shape::kClusterSize) {
+            ptx::mbarrier_arrive_cluster(full + kFromFullToEmpty, lane_);
         }
     }
 };

@@ -37,8 +37,10 @@ public:
     FP8GEMM_DEVICE void begin(const Tile&) {}
     FP8GEMM_DEVICE void advance(uint32_t) {}
 
-    /// `scales_a` are those of this thread's upper and lower row of the wave.
-    FP8GEMM_DEVICE Products products(uint32_t slot, uint32_t, uint32_t wave, const float (&scales_a)[2]) const {
+    /// `scales_a` are those of this thread's upper and lower row of the wave. Joins a part of each load
+    /// to `loaded`.
+    FP8GEMM_DEVICE Products products(uint32_t slot, uint32_t, uint32_t wave, const float (&scales_a)[2],
+                                     uint32_t& loaded) const {
         Products factors;
         factors.upper = scales_a[0];
         factors.lower = scales_a[1];
@@ -48,7 +50,17 @@ public:
             const float2 pair = *reinterpret_cast<const float2*>(source + i * 8);
             factors.first[i] = pair.x;
             factors.second[i] = pair.y;
+            loaded |= __float_as_uint(pair.x);
         }
+        return factors;
+    }
+
+    /// The same for a wave of other rows, given those of one of the same columns and K block.
+    FP8GEMM_DEVICE static Products products_below(const Products& above, uint32_t, uint32_t, uint32_t,
+                                                  const float (&scales_a)[2], uint32_t&) {
+        Products factors = above;
+        factors.upper = scales_a[0];
+        factors.lower = scales_a[1];
         return factors;
     }
 

@@ -84,7 +84,8 @@ private:
 #pragma unroll
         for (uint32_t i = 0; i < kBatch; ++i) {
             const uint32_t pass = first_pass + i;
-            // NOTE: Past the L1 cache, which does not know that another kernel may have written them since this one began.
+            // NOTE: Past the L1 cache, where each of these is wanted once. What the kernel ahead wrote, plain loads see too
+            // (tests/gpu/test_early_reads.py), as those of B's scales are: all tokens want these, and L1 has them.
             scales_a[i] = block_of(pass) < blocks_ ? __ldcg(scales_a_ + pass * stride_of_pass_) : 0.0f;
         }
 #pragma unroll

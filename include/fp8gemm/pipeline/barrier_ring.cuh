@@ -44,7 +44,6 @@ struct BarrierRing {
     }
 
     FP8GEMM_DEVICE void wait_full(State state) { ptx::mbarrier_wait(&full[state.stage], state.parity); }
-    FP8GEMM_DEVICE bool is_full(State state) { return ptx::mbarrier_test(&full[state.stage], state.parity); }
     FP8GEMM_DEVICE void wait_empty(State state) { ptx::mbarrier_wait(&empty[state.stage], state.parity); }
 };
 

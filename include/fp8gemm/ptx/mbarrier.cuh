@@ -20,21 +20,26 @@ FP8GEMM_DEVICE void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// mbarrier.arrive on a barrier of this CTA.
-FP8GEMM_DEVICE void mbarrier_arrive(uint64_t* barrier) {
-    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+/// mbarrier.arrive on a barrier of this CTA, `kOffset` bytes behind an address.
+template <uint32_t kOffset = 0>
+FP8GEMM_DEVICE void mbarrier_arrive(uint32_t address) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0 + %1];" ::"r"(address), "n"(kOffset) : "memory");
 }
 
-/// mapa + mbarrier.arrive on the same barrier of CTA `rank` of this cluster (which may be this one).
+FP8GEMM_DEVICE void mbarrier_arrive(uint64_t* barrier) {
+    mbarrier_arrive(shared_address(barrier));
+}
+
+/// mapa + mbarrier.arrive on the same barrier, by its address here, of CTA `rank` of this cluster (which may be this one).
 /// NOTE: Release at CTA scope. It says "I have finished reading"; there are no writes to make visible, and the release
 /// at cluster scope that they would need is a membar.gl here, which cost a third of the speed (4096x7168x16384).
-FP8GEMM_DEVICE void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
+FP8GEMM_DEVICE void mbarrier_arrive_cluster(uint32_t barrier, uint32_t rank) {
     asm volatile(
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.release.cta.shared::cluster.b64 _, [remote];\n"
-        "}" ::"r"(shared_address(barrier)),
+        "}" ::"r"(barrier),
         "r"(rank)
         : "memory");
 }
@@ -47,7 +52,7 @@ FP8GEMM_DEVICE void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes)
 }
 
 /// mbarrier.try_wait.parity, repeated until the phase of the given parity has completed.
-FP8GEMM_DEVICE void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
+FP8GEMM_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
@@ -56,9 +61,13 @@ FP8GEMM_DEVICE void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
         "@done bra DONE;\n"
         "bra WAIT;\n"
         "DONE:\n"
-        "}" ::"r"(shared_address(barrier)),
+        "}" ::"r"(barrier),
         "r"(parity)
         : "memory");
+}
+
+FP8GEMM_DEVICE void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
+    mbarrier_wait(shared_address(barrier), parity);
 }
 
 /// The same where other CTAs of the cluster wrote what the barrier counted.
@@ -77,7 +86,7 @@ FP8GEMM_DEVICE void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
 }
 
 /// mbarrier.test_wait.parity: whether the phase of the given parity has completed, at once.
-FP8GEMM_DEVICE bool mbarrier_test(uint64_t* barrier, uint32_t parity) {
+FP8GEMM_DEVICE bool mbarrier_test(uint32_t barrier, uint32_t parity) {
     uint32_t done;
     asm volatile(
         "{\n"
@@ -86,7 +95,7 @@ FP8GEMM_DEVICE bool mbarrier_test(uint64_t* barrier, uint32_t parity) {
         "selp.u32 %0, 1, 0, done;\n"
         "}"
         : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
+        : "r"(barrier), "r"(parity)
         : "memory");
     return done != 0;
 }

@@ -33,6 +33,13 @@ FP8GEMM_DEVICE bool elect_one() {
     return elected != 0;
 }
 
+/// and.b32, computed in this place: not where the result is used, which may be a branch of one lane.
+FP8GEMM_DEVICE uint32_t and_in_order(uint32_t a, uint32_t b) {
+    uint32_t result;
+    asm volatile("and.b32 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
 /// setmaxnreg.dec: gives registers back to the CTA's pool. By every warp of a warpgroup.
 template <uint32_t kRegisters>
 FP8GEMM_DEVICE void decrease_registers() {

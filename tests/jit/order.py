@@ -1,0 +1,99 @@
+"""Orders that the kernels' comments claim, looked for in machine code; the table in docs/architecture.md names them.
+
+Each function returns what breaks an order, in words; nothing if it holds.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.jit.listing import Instruction, Listing
+
+ARRIVAL = "SYNCS.ARRIVE"
+"""At an mbarrier, of this CTA or of another of its cluster."""
+_FENCE = "FENCE.VIEW.ASYNC"
+_WAVE_ENDS = "gsb0"
+
+
+def is_release(instruction: Instruction) -> bool:
+    """Whether it tells others that a place may be written again, or read: an arrival that expects no bytes."""
+    return instruction.opcode.startswith(ARRIVAL) and ".A1T0" in instruction.opcode
+
+
+def late_loads(listing: Listing, *, held_back: bool = False) -> list[str]:
+    """Loads from shared memory that an arrival which lets go of their place does not wait for.
+
+    Of interest is what is multiplied, the scales that come with a stage, and what is copied to global memory, a staged
+    output. A load is waited for by the first instruction that reads what it loads. A path from the load to the release
+    of its own stage without such an instruction is an error. The stage is its own once the wave that was started behind
+    the load is known to be complete: releases before that are of stages before. With ``held_back`` a stage is handed
+    back one K block late, and the first release behind that is not yet its own.
+    """
+    found = []
+    for place in listing.where(r"LDS\b"):
+        load = listing.instructions[place]
+        users = _users(listing, place)
+        copied = any(text.startswith("STG") for text in users)
+        scales = any(text.startswith(("FMUL", "FFMA")) for text in users)
+        if copied or scales:
+            waves = _waves_started(listing, place, copied)
+            release = _release_before_use(listing, place, waves_started=waves, held_back=held_back and not copied)
+            if release is not None:
+                found.append(f"{load.text} is not waited for by {listing.instructions[release].text}")
+    return found
+
+
+def _users(listing: Listing, place: int) -> set[str]:
+    """The instructions that read what a load has loaded."""
+    load = listing.instructions[place]
+
+    def gone(instruction: Instruction) -> bool:
+        return bool(load.writes & instruction.writes) and not instruction.guard
+
+    after = (listing.instructions[i] for i in listing.reached(place, gone))
+    return {instruction.text for instruction in after if instruction.reads & load.writes}
+
+
+def _waves_started(listing: Listing, place: int, copied: bool) -> int | None:
+    """How many waves of the load's K block have been started before it, whole: 0 or 1. None outside of the main loop.
+
+    Scales of A's rows are loaded ahead of their wave, those of B's rows, which come in pairs, behind it; the assembler
+    moves both among the wave's instructions.
+    """
+    if copied:
+        return None
+    next_of_loop = re.compile(r"QGMMA|WARPGROUP")
+    reached = listing.reached(place, lambda instruction: next_of_loop.match(instruction.text) is not None)
+    met = [text for i in reached if next_of_loop.match(text := listing.instructions[i].text)]
+    amid_a_wave = any(text.startswith("QGMMA") for text in met)
+    behind_it = any("DEPBAR" in text for text in met) or ".64" in listing.instructions[place].opcode
+    return 1 if behind_it and not amid_a_wave else 0
+
+
+def _release_before_use(listing: Listing, place: int, *, waves_started: int | None, held_back: bool) -> int | None:
+    """A release of the load's stage that some path comes to before anything reads what was loaded."""
+    load = listing.instructions[place]
+    # Waves that were started since, whether the load's own is complete, and releases until that of its own stage.
+    start = waves_started or 0, waves_started is None, int(held_back)
+    waiting = [(follower, *start) for follower in listing.followers(place)]
+    seen = set(waiting)
+    while waiting:
+        here, waves, done, others = waiting.pop()
+        instruction = listing.instructions[here]
+        if instruction.reads & load.writes:
+            continue
+        if done and is_release(instruction):
+            if others == 0:
+                return here
+            others -= 1
+        if load.writes & instruction.writes and not instruction.guard:
+            continue
+        if instruction.opcode.startswith("QGMMA") and _WAVE_ENDS in instruction.text:
+            waves = min(waves + 1, 8)
+        if running := re.match(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", instruction.text):
+            done = done or waves > int(running[1])
+        for follower in listing.followers(here):
+            if (state := (follower, waves, done, others)) not in seen:
+                seen.add(state)
+                waiting.append(state)
+    return None
