@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 
 import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
+from fp8gemm.checks.dtypes import output_type
 from fp8gemm.grouped_products import multiply_grouped, multiply_k_grouped, multiply_masked
-from fp8gemm.recent import PLAIN
+from fp8gemm.recent import goes_to_operator
 
 
 def gemm_grouped(
@@ -59,8 +59,11 @@ def gemm_grouped(
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
     if out_dtype is None:
-        out_dtype = torch.bfloat16 if out is None else out.dtype
-    if is_dynamo_compiling() or type(a) not in PLAIN:
+        out_dtype = getattr(out, "dtype", torch.bfloat16)
+    if goes_to_operator(
+        "a scales_a b scales_b indices? offsets? out?", a, scales_a, b, scales_b, indices, offsets, out
+    ):
+        output_type(out_dtype)
         terms = (a, scales_a, b, scales_b, indices, offsets)
         if out is None:
             product: Tensor = torch.ops.fp8gemm.gemm_grouped(
@@ -111,8 +114,9 @@ def gemm_masked(
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
     if out_dtype is None:
-        out_dtype = torch.bfloat16 if out is None else out.dtype
-    if is_dynamo_compiling() or type(a) not in PLAIN:
+        out_dtype = getattr(out, "dtype", torch.bfloat16)
+    if goes_to_operator("a scales_a b scales_b counts out?", a, scales_a, b, scales_b, counts, out):
+        output_type(out_dtype)
         terms = (a, scales_a, b, scales_b, counts)
         if out is None:
             product: Tensor = torch.ops.fp8gemm.gemm_masked(
@@ -158,7 +162,7 @@ def gemm_k_grouped(
             the GPU, also offsets that are not.
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
-    if is_dynamo_compiling() or type(a) not in PLAIN:
+    if goes_to_operator("a scales_a b scales_b offsets c? out?", a, scales_a, b, scales_b, offsets, c, out):
         if out is None:
             product: Tensor = torch.ops.fp8gemm.gemm_k_grouped(a, scales_a, b, scales_b, offsets, c)
             return product

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import operands, settings
+from fp8gemm.checks.dtypes import output_type
 from fp8gemm.dispatch import current_stream, device_chip, first_ready, launch_on, on_device
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.families.group_ranges import GroupRangesKernel
@@ -53,7 +54,7 @@ def launch_contiguous(
         expected_m,
         n,
         k,
-        operands.output_type(out.dtype),
+        output_type(out.dtype),
         operands.store_kind(out),
         Addend.NONE,
         batch_invariant,
@@ -91,7 +92,7 @@ def launch_masked(
         min(expected_m, max_m),
         n,
         k,
-        operands.output_type(out.dtype),
+        output_type(out.dtype),
         operands.store_kind(rows_of_out),
         Addend.NONE,
         batch_invariant,
@@ -122,7 +123,7 @@ def launch_k_grouped(
         m,
         n,
         NOMINAL_K,
-        operands.output_type(out.dtype),
+        output_type(out.dtype),
         operands.store_kind(rows_of_out, rows_of_out if accumulate else None),
         Addend.FLOAT32 if accumulate else Addend.NONE,
     )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import operands, settings
+from fp8gemm import plans, settings
+from fp8gemm.checks import operands
 from fp8gemm.errors import InputError
 from tests import cases
 from tests.calls import same_bits
@@ -57,7 +58,8 @@ def checks(repeated: Repeated, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("a")
         check(*arguments)
 
-    monkeypatch.setattr(operands, "check_a", counted)
+    for module in (operands, plans):
+        monkeypatch.setattr(module, "check_a", counted)
     return made
 
 
