@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype, listed
-from fp8gemm.checks.tensors import check_size, check_tensor, found
+from fp8gemm.checks.tensors import check_elements, check_size, check_tensor, found
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count
 
@@ -84,3 +84,4 @@ def check_quantized(x: Tensor, codes: Tensor, scales: Tensor) -> None:
                 f"{name}: expected {dtype} of shape {shape} = {meaning} on {x.device}, got {found(tensor)} on "
                 f"{tensor.device}"
             )
+        check_elements(name, tensor)

@@ -107,6 +107,18 @@ def check_integers(name: str, tensor: Tensor, b: Tensor) -> None:
     check_device(name, tensor, b)
 
 
+def check_elements(name: str, out: Tensor) -> None:
+    """Each element of a matrix that is written to has an address of its own."""
+    if out.is_contiguous():
+        return
+    (inner_stride, inner), (outer_stride, outer) = sorted(zip(out.stride(), out.shape, strict=True))
+    one_inner = holds(inner > 1) and inner_stride == 0
+    if one_inner or (holds(outer > 1) and holds(outer_stride < (inner - 1) * inner_stride + 1)):
+        raise InputError(
+            f"{name}: expected each element at its own address, got strides {out.stride()} for {tuple(out.shape)}"
+        )
+
+
 def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
     """A number is a whole one from ``least`` on, up to ``most`` if there is an end."""
     expected = f"at least {least}" if most is None else f"{least} to {most}"

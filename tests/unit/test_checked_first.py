@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -207,7 +208,7 @@ def accepted(call: Callable[..., Any], name: str, *arguments: Any, **options: An
     try:
         call(*arguments, **options)
     except InputError as error:
-        assert str(error).startswith(f"{name}: expected G * ") and "< 2^31" in str(error), error
+        assert re.match(rf"{name}: expected (G \* )?\w+ < 2\^31", str(error)), error
         return False
     return True
 
