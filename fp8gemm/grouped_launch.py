@@ -40,7 +40,6 @@ def launch_contiguous(
     out: Tensor,
     expected_m: int,
     batch_invariant: bool,
-    static_weights: bool,
 ) -> BoundLaunch | None:
     """`fp8gemm.gemm_grouped` for M > 0 and offsets of any form.
 
@@ -58,7 +57,6 @@ def launch_contiguous(
         operands.store_kind(out),
         Addend.NONE,
         batch_invariant,
-        static_weights,
     )
     index = a.device.index
     kernel = kernel_for(problem, device_chip(index), index)
@@ -80,7 +78,6 @@ def launch_masked(
     out: Tensor,
     expected_m: int,
     batch_invariant: bool,
-    static_weights: bool,
 ) -> BoundLaunch | None:
     """`fp8gemm.gemm_masked` for max_m > 0; the result is as that of `launch_contiguous`."""
     groups, n, k = b.shape
@@ -96,7 +93,6 @@ def launch_masked(
         operands.store_kind(rows_of_out),
         Addend.NONE,
         batch_invariant,
-        static_weights,
     )
     index = a.device.index
     kernel = kernel_for(problem, device_chip(index), index)
@@ -175,7 +171,7 @@ def _best(problem: GroupedProblem, chip: Chip, device_index: int, programmatic: 
 
 def _key(problem: GroupedProblem, config: Config, device_index: int, chip: Chip, programmatic: bool) -> _KernelKey:
     """All that tells loaded kernels apart: not how many rows a group has, nor why the config was chosen."""
-    of_kernel = replace(problem, m=1, batch_invariant=False, static_weights=False)
+    of_kernel = replace(problem, m=1, batch_invariant=False)
     return of_kernel, config, device_index, chip, programmatic
 
 

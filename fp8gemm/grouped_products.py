@@ -80,10 +80,9 @@ def multiply_grouped(
     out_dtype: torch.dtype,
     expected_m: int | None,
     batch_invariant: bool | None,
-    static_weights: bool,
 ) -> Tensor:
     """`fp8gemm.gemm_grouped` from its checks on."""
-    options, given = (out_dtype, expected_m, batch_invariant, static_weights), out
+    options, given = (out_dtype, expected_m, batch_invariant), out
     call = _Call(a, scales_a, b, scales_b, indices, offsets, out, options=options)
     if not call.is_checked:
         _check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m)
@@ -111,7 +110,7 @@ def multiply_grouped(
     assert offsets is not None
     rows_of_group = max(-(-m // groups), 1) if expected_m is None else expected_m
     invariant = _invariant(batch_invariant)
-    bound = launch_contiguous(a, scales_a, b, scales_b, offsets, out, rows_of_group, invariant, static_weights)
+    bound = launch_contiguous(a, scales_a, b, scales_b, offsets, out, rows_of_group, invariant)
     call.keep(out, bound)
     return out
 
@@ -148,10 +147,9 @@ def multiply_masked(
     out_dtype: torch.dtype,
     expected_m: int | None,
     batch_invariant: bool | None,
-    static_weights: bool,
 ) -> Tensor:
     """`fp8gemm.gemm_masked` from its checks on."""
-    options = out_dtype, expected_m, batch_invariant, static_weights
+    options = out_dtype, expected_m, batch_invariant
     call = _Call(a, scales_a, b, scales_b, counts, out, options=options)
     if not call.is_checked:
         _check_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m)
@@ -169,7 +167,7 @@ def multiply_masked(
 
         rows_of_group = max_m if expected_m is None else expected_m
         invariant = _invariant(batch_invariant)
-        bound = launch_masked(a, scales_a, b, scales_b, counts, out, rows_of_group, invariant, static_weights)
+        bound = launch_masked(a, scales_a, b, scales_b, counts, out, rows_of_group, invariant)
         call.keep(out, bound)
     return out
 

@@ -14,7 +14,6 @@ from fp8gemm.grouped import gemm_grouped, gemm_masked
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_tensor
 from fp8gemm.nn.moving import moving_only
-from fp8gemm.operands import uses_reference
 from fp8gemm.quantize import quantize_activation, quantize_silu_mul
 from fp8gemm.routing import permute, unpermute
 from fp8gemm.scales import block_count
@@ -175,7 +174,6 @@ class Fp8Experts(nn.Module):
         for name, weight in zip((GATE_UP, DOWN), merged, strict=True):
             setattr(block, name, _frozen(weight.codes))
             setattr(block, name + SCALES, _frozen(weight.scales))
-        block._prepare()
         return block
 
     def forward(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
@@ -195,6 +193,7 @@ class Fp8Experts(nn.Module):
         """
         device = self.gate_up_proj.device
         check_tensor("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
+        check_dense("expert_ids", expert_ids)
         shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
         check_tensor("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
         check_tensor("weights", weights, _FLOATS, shape, "(T, top_k)", device)
@@ -239,8 +238,7 @@ class Fp8Experts(nn.Module):
         return getattr(self, name), getattr(self, name + SCALES)
 
     def _options(self, out_dtype: torch.dtype, expected_m: int | None) -> dict[str, Any]:
-        options = {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}
-        return options | {"static_weights": True}
+        return {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}
 
     def _shape(self) -> ExpertsShape:
         return ExpertsShape(
@@ -250,14 +248,6 @@ class Fp8Experts(nn.Module):
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
         )
-
-    def _prepare(self) -> None:
-        """On a GPU: wait until the weights are written.
-
-        NOTE: the block promises its kernels static weights: such as no kernel writes while they run.
-        """
-        if not uses_reference(self.gate_up_proj):
-            torch.cuda.current_stream(self.gate_up_proj.device).synchronize()
 
     def extra_repr(self) -> str:
         text = f"{self.num_experts}, hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}"
@@ -270,7 +260,6 @@ class Fp8Experts(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fp8Experts:
         """As in `torch.nn.Module`, but `moving_only`."""
         super()._apply(moving_only(fn, bias=None), recurse)  # type: ignore[no-untyped-call]
-        self._prepare()
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
@@ -281,7 +270,6 @@ class Fp8Experts(nn.Module):
         """
         state_dict = checked_state(state_dict, prefix, self._shape(), self.gate_up_proj.device)
         super()._load_from_state_dict(state_dict, prefix, *others)
-        self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
         # NOTE: codes as bytes, because what pickle writes of an FP8 tensor torch cannot load again.
@@ -292,7 +280,6 @@ class Fp8Experts(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         codes = {name: _frozen(state["_parameters"][name].view(_FP8)) for name in (GATE_UP, DOWN)}
         self._parameters = {**self._parameters, **codes}
-        self._prepare()
 
 
 def _frozen(tensor: Tensor) -> nn.Parameter:

@@ -14,13 +14,13 @@ from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 
 SCHEMAS = (
     "gemm_grouped(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor? indices, Tensor? offsets, "
-    "ScalarType out_dtype, SymInt? expected_m, bool? batch_invariant, bool static_weights) -> Tensor",
+    "ScalarType out_dtype, SymInt? expected_m, bool? batch_invariant) -> Tensor",
     "gemm_grouped_out(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor? indices, Tensor? offsets, "
-    "SymInt? expected_m, bool? batch_invariant, bool static_weights, *, Tensor(a!) out) -> ()",
+    "SymInt? expected_m, bool? batch_invariant, *, Tensor(a!) out) -> ()",
     "gemm_masked(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor counts, ScalarType out_dtype, "
-    "SymInt? expected_m, bool? batch_invariant, bool static_weights) -> Tensor",
+    "SymInt? expected_m, bool? batch_invariant) -> Tensor",
     "gemm_masked_out(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor counts, SymInt? expected_m, "
-    "bool? batch_invariant, bool static_weights, *, Tensor(a!) out) -> ()",
+    "bool? batch_invariant, *, Tensor(a!) out) -> ()",
     "gemm_k_grouped(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor offsets, Tensor? c) -> Tensor",
     "gemm_k_grouped_out(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor offsets, Tensor? c, *, "
     "Tensor(a!) out) -> ()",
@@ -33,23 +33,23 @@ def _grouped() -> Any:
 
 
 def _gemm_grouped(*args: Any) -> Any:
-    (*terms, out_dtype, expected_m, batch_invariant, static_weights) = args
-    return _grouped().multiply_grouped(*terms, None, out_dtype, expected_m, batch_invariant, static_weights)
+    (*terms, out_dtype, expected_m, batch_invariant) = args
+    return _grouped().multiply_grouped(*terms, None, out_dtype, expected_m, batch_invariant)
 
 
 def _gemm_grouped_out(*args: Any, out: Tensor) -> None:
-    (*terms, expected_m, batch_invariant, static_weights) = args
-    _grouped().multiply_grouped(*terms, out, out.dtype, expected_m, batch_invariant, static_weights)
+    (*terms, expected_m, batch_invariant) = args
+    _grouped().multiply_grouped(*terms, out, out.dtype, expected_m, batch_invariant)
 
 
 def _gemm_masked(*args: Any) -> Any:
-    (*terms, out_dtype, expected_m, batch_invariant, static_weights) = args
-    return _grouped().multiply_masked(*terms, None, out_dtype, expected_m, batch_invariant, static_weights)
+    (*terms, out_dtype, expected_m, batch_invariant) = args
+    return _grouped().multiply_masked(*terms, None, out_dtype, expected_m, batch_invariant)
 
 
 def _gemm_masked_out(*args: Any, out: Tensor) -> None:
-    (*terms, expected_m, batch_invariant, static_weights) = args
-    _grouped().multiply_masked(*terms, out, out.dtype, expected_m, batch_invariant, static_weights)
+    (*terms, expected_m, batch_invariant) = args
+    _grouped().multiply_masked(*terms, out, out.dtype, expected_m, batch_invariant)
 
 
 def _gemm_k_grouped(*args: Any) -> Any:
@@ -79,7 +79,7 @@ def _fake_grouped(
     offsets: Tensor | None,
     out_dtype: torch.dtype,
     expected_m: int | None,
-    *others: bool | None,
+    batch_invariant: bool | None,
 ) -> Tensor:
     shape = check_grouped(a, scales_a, b, scales_b, indices, offsets, None, out_dtype, expected_m)
     return a.new_empty(shape, dtype=out_dtype)
@@ -93,7 +93,7 @@ def _fake_grouped_out(
     indices: Tensor | None,
     offsets: Tensor | None,
     expected_m: int | None,
-    *others: bool | None,
+    batch_invariant: bool | None,
     out: Tensor,
 ) -> None:
     check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out.dtype, expected_m)
@@ -107,7 +107,7 @@ def _fake_masked(
     counts: Tensor,
     out_dtype: torch.dtype,
     expected_m: int | None,
-    *others: bool | None,
+    batch_invariant: bool | None,
 ) -> Tensor:
     shape = check_masked(a, scales_a, b, scales_b, counts, None, out_dtype, expected_m)
     return a.new_empty(shape, dtype=out_dtype)
@@ -120,7 +120,7 @@ def _fake_masked_out(
     scales_b: Tensor,
     counts: Tensor,
     expected_m: int | None,
-    *others: bool | None,
+    batch_invariant: bool | None,
     out: Tensor,
 ) -> None:
     check_masked(a, scales_a, b, scales_b, counts, out, out.dtype, expected_m)

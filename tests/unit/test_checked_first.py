@@ -114,7 +114,7 @@ def on_gpu(x: Tensor) -> Any:
 WIDE = on_gpu(torch.zeros(3, 32).to(E4M3))
 NARROW = on_gpu(REAL_CODES)
 ROOM = on_gpu(torch.zeros(2, 4, 32).to(E4M3))
-OF_GROUPS = None, None, False
+OF_GROUPS = None, None
 UNCHECKED: dict[str, Callable[[], Any]] = {
     "gemm": lambda: dense.multiply(WIDE, ROWS, NARROW, ROWS, None, None, None, BF16, None, False),
     "gemm of a dtype by name": lambda: dense.multiply(
