@@ -14,7 +14,7 @@ from torch import Tensor, is_grad_enabled
 from fp8gemm import operands, settings
 from fp8gemm.checks import memory
 from fp8gemm.checks.dtypes import addend, output_type
-from fp8gemm.checks.operands import check_a, check_b, check_bias, check_c, check_output
+from fp8gemm.checks.operands import check_b, check_bias, check_call
 from fp8gemm.checks.tensors import check_whole
 from fp8gemm.dense import gemm
 from fp8gemm.dispatch import current_device, current_stream, device_chip, kernel_for, launch, launch_on
@@ -72,7 +72,7 @@ def plan(
 
 
 _RECENT_CALLS = 64
-_OPERANDS = "a scales_a b scales_b bias? c? out?"
+_WEIGHT, _OPERANDS = "b scales_b bias?", "a scales_a c? out?"
 
 
 @dataclass(frozen=True)
@@ -133,21 +133,21 @@ class Plan:
             InputError: an operand is not as `gemm` describes, M exceeds ``max_m``, or ``c`` is not of the plan's
                 ``c_dtype``; nothing was launched.
         """
-        if goes_to_operator(_OPERANDS, a, scales_a, self.b, self.scales_b, self.bias, c, out):
+        if goes_to_operator(_OPERANDS, a, scales_a, c, out):
             return self._traced(a, scales_a, c, out)
         if forking.lost and a.is_cuda:
             forking.refuse()
         device_index = a.get_device()
         if device_index < 0 or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
             return self._multiply(a, scales_a, c, out)[0]
-        # NOTE: `identity` of each, written out, because calls cost more than what they ask. Of the weight an address
-        # and the shape are enough: one of another dtype is not at the same place.
+        # NOTE: `identity` of each, written out, because calls cost more than what they ask. Of the weight an address is
+        # enough where `out` has its N: its K is that of `a`, and a weight of another dtype is not at the same place.
         try:
             key = (
                 (a.data_ptr(), a.shape, a.stride(), a.dtype),
                 (scales_a.data_ptr(), scales_a.shape, scales_a.stride(), scales_a.dtype),
-                None if out is None else (out.data_ptr(), out.shape, out.stride(), out.dtype),
-                (self.b.data_ptr(), self.b.shape, self.scales_b.data_ptr()),
+                self.b.shape if out is None else (out.data_ptr(), out.shape, out.stride(), out.dtype),
+                (self.b.data_ptr(), self.scales_b.data_ptr()),
                 None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
                 None if c is None else identity(c),
                 (current_stream(device_index), device_index),
@@ -159,11 +159,13 @@ class Plan:
             places = self._recent.get(key)
             if places is not None:
                 self._last = key, places
+        is_new, place = out is None, 0
         if places is not None:
             if out is None:
                 n = self.b.shape[0]
                 out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=self.out_dtype, device=a.device)
-            bound = places.get(out.data_ptr())
+                place = out.data_ptr()
+            bound = places.get(place)
             if bound is not None:
                 if current_device() == device_index:
                     bound()
@@ -175,26 +177,24 @@ class Plan:
             if places is None:
                 places = Recent(PLACES)
                 self._recent.keep(key, places)
-            places.keep(out.data_ptr(), bound)
+            places.keep(out.data_ptr() if is_new else 0, bound)
         return out
 
     def _multiply(
         self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None
     ) -> tuple[Tensor, BoundLaunch | None]:
         """A call from its checks on: the output, and its launch if it may be repeated."""
+        if goes_to_operator(_WEIGHT, self.b, self.scales_b, self.bias):
+            return self._traced(a, scales_a, c, out), None
         binding = self._current_binding()
         b, scales_b, bias = self.b, self.scales_b, self.bias
-        check_a(a, scales_a, b)
+        check_call(a, scales_a, b, c, out, self.out_dtype)
         m, n = a.shape[0], b.shape[0]
         if m > self.max_m:
             raise InputError(f"a: expected at most max_m = {self.max_m} rows, got {m}")
         c_dtype = None if c is None else c.dtype
         if c_dtype != self.c_dtype:
             raise InputError(f"c: expected {self.c_dtype}, the plan's c_dtype, got {c_dtype}")
-        if c is not None:
-            check_c(c, a, b)
-        if out is not None:
-            check_output("out", out, (m, n), self.out_dtype, b)
         memory.check_addresses(a=a, scales_a=scales_a, c=c, out=out)
         if out is None:
             out = torch.empty((m, n), dtype=self.out_dtype, device=a.device)
@@ -263,7 +263,7 @@ class Plan:
     def _bind(self) -> _Binding:
         scaling = check_b(self.b, self.scales_b)
         bias_type = Addend.NONE if self.bias is None else check_bias(self.bias, self.b)
-        if goes_to_operator("b scales_b bias?", self.b, self.scales_b, self.bias):
+        if goes_to_operator(_WEIGHT, self.b, self.scales_b, self.bias):
             return _Binding(())  # whoever calls it goes there too
         identity = self._identity()
         memory.check_addresses(b=self.b, scales_b=self.scales_b, bias=self.bias)

@@ -24,7 +24,6 @@ UNREADABLE = (AttributeError, RuntimeError, TypeError)
 
 _PLAIN = frozenset((Tensor, Parameter))
 """Types of tensors that are no more than memory."""
-_PLAIN_OR_NONE = _PLAIN | {type(None)}
 
 # NOTE: torch's own, because their Python wrappers take longer than all the rest.
 _active_modes = torch._C._len_torch_dispatch_stack
@@ -56,14 +55,14 @@ def goes_to_operator(
         return True
     if (
         type(first) in _PLAIN
-        and type(second) in _PLAIN_OR_NONE
-        and type(third) in _PLAIN_OR_NONE
-        and type(fourth) in _PLAIN_OR_NONE
-        and type(fifth) in _PLAIN_OR_NONE
-        and type(sixth) in _PLAIN_OR_NONE
-        and type(seventh) in _PLAIN_OR_NONE
+        and (second is None or type(second) in _PLAIN)
+        and (third is None or type(third) in _PLAIN)
+        and (fourth is None or type(fourth) in _PLAIN)
+        and (fifth is None or type(fifth) in _PLAIN)
+        and (sixth is None or type(sixth) in _PLAIN)
+        and (seventh is None or type(seventh) in _PLAIN)
     ):
-        return _active_modes() > 0 or _transforms() is not None
+        return bool(_active_modes() or _transforms())
     for name, operand in zip(names.split(), (first, second, third, fourth, fifth, sixth, seventh), strict=False):
         is_missing = operand is None and name.endswith("?")
         if not is_missing and not isinstance(operand, Tensor):

@@ -45,12 +45,19 @@ def check_product(
     """The arguments of `fp8gemm.gemm` fit together."""
     output = output_type(out_dtype)
     scaling = check_b(b, scales_b)
+    bias_type = Addend.NONE if bias is None else check_bias(bias, b)
+    return Terms(output, scaling, check_call(a, scales_a, b, c, out, out_dtype), bias_type)
+
+
+def check_call(
+    a: Tensor, scales_a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None, out_dtype: torch.dtype
+) -> Addend:
+    """What a call brings fits ``b``, which is checked. Returns the kernel's name for the dtype of C."""
     check_a(a, scales_a, b)
     c_type = Addend.NONE if c is None else check_c(c, a, b)
-    bias_type = Addend.NONE if bias is None else check_bias(bias, b)
     if out is not None:
         check_output("out", out, (a.shape[0], b.shape[0]), out_dtype, b)
-    return Terms(output, scaling, c_type, bias_type)
+    return c_type
 
 
 def check_b(b: Tensor, scales_b: Tensor) -> Scaling:

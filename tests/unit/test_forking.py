@@ -70,7 +70,6 @@ class OnGpu(torch.Tensor):
 def test_fault_22_every_way_to_the_gpu_is_refused_where_cuda_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "lost", True)
     monkeypatch.setattr(recent, "_PLAIN", {OnGpu})
-    monkeypatch.setattr(recent, "_PLAIN_OR_NONE", {OnGpu, type(None)})
     x: Any = torch.ones(8, 16).as_subclass(OnGpu)
     plan: Any = object.__new__(plans.Plan)
     plan.b, plan.scales_b, plan.bias = x, x, None

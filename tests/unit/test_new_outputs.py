@@ -76,7 +76,6 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(recent, "_PLAIN", {OnGpu, Tensor})
-    monkeypatch.setattr(recent, "_PLAIN_OR_NONE", {OnGpu, Tensor, type(None)})
     monkeypatch.setattr(dispatch, "on_device", lambda index: nullcontext())
     yield outputs
 
