@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 
 import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
 from fp8gemm import operands, settings
+from fp8gemm.checks import memory
+from fp8gemm.checks.dtypes import output_type
+from fp8gemm.checks.operands import check_product
 from fp8gemm.dispatch import current_stream, device_chip, kernel_for, launch, launch_on
 from fp8gemm.driver import forking
 from fp8gemm.driver.launch import BoundLaunch
-from fp8gemm.recent import PLAIN, Recent, identity, needs_gradient
-from fp8gemm.tuning.problem import Addend, Problem
+from fp8gemm.recent import PLACES, UNREADABLE, Recent, goes_to_operator, identity, needs_gradient
+from fp8gemm.tuning.problem import Problem
 
-_recent: Recent[tuple[settings.Settings, BoundLaunch]] = Recent(256)
-"""The latest calls' launches, and the settings that chose their kernels."""
+_OPERANDS = "a scales_a b scales_b c? bias? out?"
+
+_recent: Recent[tuple[settings.Settings, Recent[BoundLaunch]]] = Recent(256)
+"""The latest calls: the settings that chose their kernels, and launches by the address of a new output, else 0."""
 
 
 def gemm(
@@ -67,8 +71,8 @@ def gemm(
         CompileError, CacheMissError, DriverError: the kernel could not be built, found or launched.
     """
     if out_dtype is None:
-        out_dtype = torch.bfloat16 if out is None else out.dtype
-    if is_dynamo_compiling() or type(a) not in PLAIN:
+        out_dtype = getattr(out, "dtype", torch.bfloat16)
+    if goes_to_operator(_OPERANDS, a, scales_a, b, scales_b, c, bias, out):
         return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
     return multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
 
@@ -90,31 +94,42 @@ def multiply(
         forking.refuse()
     if not a.is_cuda or needs_gradient(a, scales_a, b, scales_b, c, bias, out):
         return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
-    if out is None and a.dim() == b.dim() == 2:
-        n = b.shape[0]
-        out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=out_dtype, device=a.device)
     device_index, in_force = a.get_device(), settings.current()
-    key = (
-        identity(a),
-        identity(scales_a),
-        identity(b),
-        identity(scales_b),
-        None if c is None else identity(c),
-        None if bias is None else identity(bias),
-        None if out is None else identity(out),
-        out_dtype,
-        batch_invariant,
-        static_weights,
-        current_stream(device_index),
-        device_index,
-    )
-    found = _recent.get(key)
-    if found is not None and found[0] is in_force and out is not None:
-        launch_on(device_index, found[1])
-        return out
+    try:
+        key = (
+            identity(a),
+            identity(scales_a),
+            identity(b),
+            identity(scales_b),
+            None if c is None else identity(c),
+            None if bias is None else identity(bias),
+            None if out is None else identity(out),
+            out_dtype,
+            batch_invariant,
+            static_weights,
+            current_stream(device_index),
+            device_index,
+        )
+        found = _recent.get(key)
+    except UNREADABLE:
+        return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
+    places, is_new, place = None, out is None, 0
+    if found is not None and found[0] is in_force:
+        places = found[1]
+        if out is None:
+            n = b.shape[0]
+            out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=out_dtype, device=a.device)
+            place = out.data_ptr()
+        bound = places.get(place)
+        if bound is not None:
+            launch_on(device_index, bound)
+            return out
     out, bound = _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
     if bound is not None:
-        _recent.keep(key, (in_force, bound))
+        if places is None:
+            places = Recent(PLACES)
+            _recent.keep(key, (in_force, places))
+        places.keep(out.data_ptr() if is_new else 0, bound)
     return out
 
 
@@ -131,17 +146,13 @@ def _multiply(
     static_weights: bool,
 ) -> tuple[Tensor, BoundLaunch | None]:
     """`gemm` from its checks on: the output, and its launch if it may be repeated."""
-    output = operands.output_type(out_dtype)
-    scaling = operands.check_b(b, scales_b)
-    operands.check_a(a, scales_a, b)
-    c_type = Addend.NONE if c is None else operands.check_c(c, a, b)
-    bias_type = Addend.NONE if bias is None else operands.check_bias(bias, b)
+    terms = check_product(a, scales_a, b, scales_b, c, bias, out, out_dtype)
+    memory.check_addresses(a=a, scales_a=scales_a, b=b, scales_b=scales_b, c=c, bias=bias, out=out)
     m, (n, k) = a.shape[0], b.shape
     if out is None:
         out = torch.empty((m, n), dtype=out_dtype, device=a.device)
     else:
-        operands.check_output(out, (m, n), out_dtype, b)
-        operands.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
+        memory.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
     if operands.uses_reference(a):
         from fp8gemm.reference import gemm_reference  # here, because the first product on a GPU does without
 
@@ -151,7 +162,7 @@ def _multiply(
     if batch_invariant is None:
         batch_invariant = settings.current().batch_invariant
     store = operands.store_kind(out, c)
-    problem = Problem(m, n, k, output, store, scaling, c_type, bias_type, batch_invariant, static_weights)
+    problem = Problem(m, n, k, terms.output, store, terms.scaling, terms.c, terms.bias, batch_invariant, static_weights)
     index = a.device.index
     kernel = kernel_for(problem, device_chip(index), index)
     bound = launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static_weights)
@@ -171,6 +182,7 @@ def _traced(
     static_weights: bool,
 ) -> Tensor:
     """`gemm` as a node of a graph that is being traced."""
+    output_type(out_dtype)
     terms = (a, scales_a, b, scales_b, c, bias)
     if out is None:
         product: Tensor = torch.ops.fp8gemm.gemm(*terms, out_dtype, batch_invariant, static_weights)

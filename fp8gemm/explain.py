@@ -86,16 +86,20 @@ def _grouped_problem(options: argparse.Namespace) -> GroupedProblem:
     output = usual if options.output is None else OutputType(options.output)
     if of_columns and (output is not usual or options.batch_invariant):
         raise InputError("--layout columns: expected neither another --output than float32 nor --batch-invariant")
+    if options.static_weights:
+        raise InputError("--static-weights: expected none beside --groups, whose kernels read no weight ahead")
     sizes = options.groups, options.m, options.n, options.k
-    problem = grouped_problem(grouping, *sizes, output, batch_invariant=options.batch_invariant)
-    return replace(problem, static_weights=options.static_weights)
+    return grouped_problem(grouping, *sizes, output, batch_invariant=options.batch_invariant)
 
 
 def lines(explanation: Explanation) -> Iterator[str]:
     """The derivation for people: facts, a column per config, and what follows from them."""
     problem = explanation.problem
-    mode = ", batch-invariant" * problem.batch_invariant + ", static weights" * problem.static_weights
-    groups = f"{problem.groups} groups, {problem.grouping.value}: " if isinstance(problem, GroupedProblem) else ""
+    mode = ", batch-invariant" * problem.batch_invariant
+    if isinstance(problem, GroupedProblem):
+        groups = f"{problem.groups} groups, {problem.grouping.value}: "
+    else:
+        groups, mode = "", mode + ", static weights" * problem.static_weights
     yield (
         f"{groups}M = {problem.m}, N = {problem.n}, K = {problem.k}: {problem.output.value} output, B scaled "
         f"{problem.scaling.value}{mode}, on {explanation.chip.name}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 
 import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
+from fp8gemm.checks.dtypes import output_type
 from fp8gemm.grouped_products import multiply_grouped, multiply_k_grouped, multiply_masked
-from fp8gemm.recent import PLAIN
+from fp8gemm.recent import goes_to_operator
 
 
 def gemm_grouped(
@@ -27,7 +27,6 @@ def gemm_grouped(
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
     batch_invariant: bool | None = None,
-    static_weights: bool = False,
 ) -> Tensor:
     """``D[m, n] = sum_k A[m, k] B[g, n, k]``, scaled as in `fp8gemm.gemm`, where g is the group of row m.
 
@@ -48,7 +47,6 @@ def gemm_grouped(
         expected_m: rows of a typical group, which a kernel is chosen for; ceil(M / G) by default. Any number is right.
         batch_invariant: whether a row of the result has the same bits whatever the other rows and groups are, those of
             `fp8gemm.gemm` with the same promise. ``FP8GEMM_BATCH_INVARIANT`` by default.
-        static_weights: as in `fp8gemm.gemm`.
 
     Returns:
         ``out``, or a new (M, N) tensor, row-major.
@@ -59,19 +57,18 @@ def gemm_grouped(
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
     if out_dtype is None:
-        out_dtype = torch.bfloat16 if out is None else out.dtype
-    if is_dynamo_compiling() or type(a) not in PLAIN:
+        out_dtype = getattr(out, "dtype", torch.bfloat16)
+    if goes_to_operator(
+        "a scales_a b scales_b indices? offsets? out?", a, scales_a, b, scales_b, indices, offsets, out
+    ):
+        output_type(out_dtype)
         terms = (a, scales_a, b, scales_b, indices, offsets)
         if out is None:
-            product: Tensor = torch.ops.fp8gemm.gemm_grouped(
-                *terms, out_dtype, expected_m, batch_invariant, static_weights
-            )
+            product: Tensor = torch.ops.fp8gemm.gemm_grouped(*terms, out_dtype, expected_m, batch_invariant)
             return product
-        torch.ops.fp8gemm.gemm_grouped_out(*terms, expected_m, batch_invariant, static_weights, out=out)
+        torch.ops.fp8gemm.gemm_grouped_out(*terms, expected_m, batch_invariant, out=out)
         return out
-    return multiply_grouped(
-        a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m, batch_invariant, static_weights
-    )
+    return multiply_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m, batch_invariant)
 
 
 def gemm_masked(
@@ -85,7 +82,6 @@ def gemm_masked(
     out_dtype: torch.dtype | None = None,
     expected_m: int | None = None,
     batch_invariant: bool | None = None,
-    static_weights: bool = False,
 ) -> Tensor:
     """``D[g, m, n] = sum_k A[g, m, k] B[g, n, k]`` for the first ``counts[g]`` rows of each group, scaled as in `gemm`.
 
@@ -99,7 +95,7 @@ def gemm_masked(
         scales_b: (G, ceil(N/128), ceil(K/128)) float32 multipliers, contiguous, one per 128x128 block.
         counts: (G,) int32 or int64. Less than 0 counts as 0, more than max_m as max_m.
         out: (G, max_m, N) to write to, groups one behind the other, in memory that no input occupies.
-        out_dtype, batch_invariant, static_weights: as in `gemm_grouped`.
+        out_dtype, batch_invariant: as in `gemm_grouped`.
         expected_m: valid rows of a typical group, which a kernel is chosen for; max_m by default. Any number is right.
 
     Returns:
@@ -111,19 +107,16 @@ def gemm_masked(
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
     if out_dtype is None:
-        out_dtype = torch.bfloat16 if out is None else out.dtype
-    if is_dynamo_compiling() or type(a) not in PLAIN:
+        out_dtype = getattr(out, "dtype", torch.bfloat16)
+    if goes_to_operator("a scales_a b scales_b counts out?", a, scales_a, b, scales_b, counts, out):
+        output_type(out_dtype)
         terms = (a, scales_a, b, scales_b, counts)
         if out is None:
-            product: Tensor = torch.ops.fp8gemm.gemm_masked(
-                *terms, out_dtype, expected_m, batch_invariant, static_weights
-            )
+            product: Tensor = torch.ops.fp8gemm.gemm_masked(*terms, out_dtype, expected_m, batch_invariant)
             return product
-        torch.ops.fp8gemm.gemm_masked_out(*terms, expected_m, batch_invariant, static_weights, out=out)
+        torch.ops.fp8gemm.gemm_masked_out(*terms, expected_m, batch_invariant, out=out)
         return out
-    return multiply_masked(
-        a, scales_a, b, scales_b, counts, out, out_dtype, expected_m, batch_invariant, static_weights
-    )
+    return multiply_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m, batch_invariant)
 
 
 def gemm_k_grouped(
@@ -158,7 +151,7 @@ def gemm_k_grouped(
             the GPU, also offsets that are not.
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
-    if is_dynamo_compiling() or type(a) not in PLAIN:
+    if goes_to_operator("a scales_a b scales_b offsets c? out?", a, scales_a, b, scales_b, offsets, c, out):
         if out is None:
             product: Tensor = torch.ops.fp8gemm.gemm_k_grouped(a, scales_a, b, scales_b, offsets, c)
             return product

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import nearest, operands, settings
+from fp8gemm.checks.dtypes import output_type
 from fp8gemm.dispatch import current_stream, device_chip, launch_on, on_device
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import CacheMissError
@@ -41,7 +42,6 @@ def launch_contiguous(
     out: Tensor,
     expected_m: int,
     batch_invariant: bool,
-    static_weights: bool,
 ) -> BoundLaunch | None:
     """`fp8gemm.gemm_grouped` for M > 0 and offsets of any form.
 
@@ -55,11 +55,10 @@ def launch_contiguous(
         expected_m,
         n,
         k,
-        operands.output_type(out.dtype),
+        output_type(out.dtype),
         operands.store_kind(out),
         Addend.NONE,
         batch_invariant,
-        static_weights,
     )
     index = a.device.index
     kernel = kernel_for(problem, device_chip(index), index)
@@ -81,7 +80,6 @@ def launch_masked(
     out: Tensor,
     expected_m: int,
     batch_invariant: bool,
-    static_weights: bool,
 ) -> BoundLaunch | None:
     """`fp8gemm.gemm_masked` for max_m > 0; the result is as that of `launch_contiguous`."""
     groups, n, k = b.shape
@@ -93,11 +91,10 @@ def launch_masked(
         min(expected_m, max_m),
         n,
         k,
-        operands.output_type(out.dtype),
+        output_type(out.dtype),
         operands.store_kind(rows_of_out),
         Addend.NONE,
         batch_invariant,
-        static_weights,
     )
     index = a.device.index
     kernel = kernel_for(problem, device_chip(index), index)
@@ -124,7 +121,7 @@ def launch_k_grouped(
         m,
         n,
         NOMINAL_K,
-        operands.output_type(out.dtype),
+        output_type(out.dtype),
         operands.store_kind(rows_of_out, rows_of_out if accumulate else None),
         Addend.FLOAT32 if accumulate else Addend.NONE,
     )
@@ -197,7 +194,7 @@ def _best(problem: GroupedProblem, chip: Chip, device_index: int, programmatic: 
 
 def _key(problem: GroupedProblem, config: Config, device_index: int, chip: Chip, programmatic: bool) -> _KernelKey:
     """All that tells loaded kernels apart: not how many rows a group has, nor why the config was chosen."""
-    of_kernel = replace(problem, m=1, batch_invariant=False, static_weights=False)
+    of_kernel = replace(problem, m=1, batch_invariant=False)
     return of_kernel, config, device_index, chip, programmatic
 
 

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
+from fp8gemm.checks.dtypes import INPUTS, listed
+from fp8gemm.checks.tensors import check_no_gradient, check_size, check_tensor, found
 from fp8gemm.dispatch import current_device, current_stream, launch_on, on_device
 from fp8gemm.driver import forking
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import InputError
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.families.quantize import ROWS_OF_WARP, QuantizeKernel, QuantizeSource, rows_of_warp
-from fp8gemm.operands import check_no_gradient, uses_reference
+from fp8gemm.operands import uses_reference
 from fp8gemm.plans import Plan, plan
-from fp8gemm.quantizers import ALIGNMENT, INPUTS, kernel_of, rows_quantizer
-from fp8gemm.recent import Recent
+from fp8gemm.quantizers import ALIGNMENT, kernel_of, rows_quantizer
+from fp8gemm.recent import UNREADABLE, Recent
 from fp8gemm.reference import gemm_reference, quantize_rows
 from fp8gemm.scales import BLOCK, block_count, mn_major_pitch
 
@@ -116,7 +118,11 @@ class LinearPlan:
             forking.refuse()
         check_no_gradient("x", x)
         in_force = settings.current()
-        form = x.shape, x.stride(), x.dtype, x.get_device()
+        try:
+            form = x.shape, x.stride(), x.dtype, x.get_device()
+        except UNREADABLE:
+            check_input(x, weight)
+            raise
         call = self._calls.get(form)
         if call is None or call.settings is not in_force:
             check_input(x, weight)
@@ -210,14 +216,13 @@ def check_input(x: Tensor, weight: Tensor) -> None:
     Raises:
         InputError: it is not.
     """
+    check_tensor("x", x)
     k = weight.shape[1]
     if x.dtype not in INPUTS or x.dim() == 0 or x.shape[-1] != k:
-        raise InputError(
-            f"x: expected {' or '.join(map(str, INPUTS))} of shape (..., {k}) = (..., K), got {x.dtype} of shape "
-            f"{tuple(x.shape)}"
-        )
+        raise InputError(f"x: expected {listed(INPUTS)} of shape (..., {k}) = (..., K), got {found(x)}")
     if x.device != weight.device:
         raise InputError(f"x: expected the device of weight, {weight.device}, got {x.device}")
+    check_size("x", "M", math.prod(x.shape[:-1]))
 
 
 def _has_rows(x: Tensor) -> bool:

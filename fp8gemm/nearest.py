@@ -21,7 +21,7 @@ from fp8gemm.jit.kernel import is_loaded
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.recording import AnyProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import counted_rows
+from fp8gemm.tuning.problem import Problem, counted_rows
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.table import tables_in_force
 
@@ -80,7 +80,7 @@ def nearest_config(
     known = look.choices.get(product)
     if known is not None:
         return known
-    kind = replace(problem, m=1, batch_invariant=False, static_weights=False)
+    kind = _kind_of(problem)
     found = _first_ready(look, kind, candidates(), request_of)
     if found is None and look.stamp != contents_stamp():
         look = _new_look()
@@ -95,6 +95,13 @@ def nearest_config(
 def forget() -> None:
     """Look for kernels in the directories in force anew: one that was ready could not be loaded."""
     _looks.pop(_place(), None)
+
+
+def _kind_of(problem: AnyProblem) -> AnyProblem:
+    """The problem without what no kernel is compiled for."""
+    if isinstance(problem, Problem):
+        return replace(problem, m=1, batch_invariant=False, static_weights=False)
+    return replace(problem, m=1, batch_invariant=False)
 
 
 def _first_ready(

@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
-from torch.compiler import is_dynamo_compiling
 
 from fp8gemm import operands, settings
+from fp8gemm.checks import memory
+from fp8gemm.checks.dtypes import addend, output_type
+from fp8gemm.checks.operands import check_b, check_bias, check_call
+from fp8gemm.checks.tensors import check_whole
 from fp8gemm.dense import gemm
 from fp8gemm.dispatch import current_device, current_stream, device_chip, kernel_for, launch, launch_on
 from fp8gemm.driver import forking
@@ -22,7 +25,7 @@ from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.recent import PLAIN, Recent, identity, needs_gradient
+from fp8gemm.recent import PLACES, UNREADABLE, Recent, goes_to_operator, identity, needs_gradient
 from fp8gemm.recording import record_problem
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import Chip
@@ -69,6 +72,7 @@ def plan(
 
 
 _RECENT_CALLS = 64
+_WEIGHT, _OPERANDS = "b scales_b bias?", "a scales_a c? out?"
 
 
 @dataclass(frozen=True)
@@ -112,16 +116,15 @@ class Plan:
         batch_invariant: bool,
         static_weights: bool,
     ) -> None:
-        if not 1 <= max_m <= MAX_PLANNED_M:
-            raise InputError(f"max_m: expected 1 to {MAX_PLANNED_M}, got {max_m}")
-        self._output = operands.output_type(out_dtype)
-        self._c_type = operands.addend("c_dtype", c_dtype)
+        check_whole("max_m", max_m, 1, MAX_PLANNED_M)
+        self._output = output_type(out_dtype)
+        self._c_type = addend("c_dtype", c_dtype)
         self.b, self.scales_b, self.bias, self.max_m = b, scales_b, bias, max_m
         self.out_dtype, self.c_dtype, self.batch_invariant = out_dtype, c_dtype, batch_invariant
         self.static_weights = static_weights
         self._binding = self._bind()
-        self._recent: Recent[BoundLaunch] = Recent(_RECENT_CALLS)
-        self._last: tuple[Hashable, BoundLaunch | None] = ((), None)
+        self._recent: Recent[Recent[BoundLaunch]] = Recent(_RECENT_CALLS)
+        self._last: tuple[Hashable, Recent[BoundLaunch] | None] = ((), None)
 
     def __call__(self, a: Tensor, scales_a: Tensor, *, c: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """The product for activations ``a`` (M, K), ``scales_a`` (M, ceil(K/128)); see `gemm`.
@@ -130,73 +133,73 @@ class Plan:
             InputError: an operand is not as `gemm` describes, M exceeds ``max_m``, or ``c`` is not of the plan's
                 ``c_dtype``; nothing was launched.
         """
-        if is_dynamo_compiling() or type(a) not in PLAIN:
+        if goes_to_operator(_OPERANDS, a, scales_a, c, out):
             return self._traced(a, scales_a, c, out)
         if forking.lost and a.is_cuda:
             forking.refuse()
         device_index = a.get_device()
-        if out is None and a.dim() == 2 and a.shape[0] <= self.max_m:
-            n = self.b.shape[0]
-            out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=self.out_dtype, device=a.device)
-        if device_index < 0 or out is None or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
+        if device_index < 0 or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
             return self._multiply(a, scales_a, c, out)[0]
         # NOTE: `identity` of each, written out, because calls cost more than what they ask. Of the weight an address is
-        # enough: its shape is in that of `a` and `out`, and a weight of another dtype is not at the same place.
-        key = (
-            a.data_ptr(),
-            a.shape,
-            a.stride(),
-            a.dtype,
-            scales_a.data_ptr(),
-            scales_a.shape,
-            scales_a.stride(),
-            scales_a.dtype,
-            out.data_ptr(),
-            out.shape,
-            out.stride(),
-            out.dtype,
-            self.b.data_ptr(),
-            self.scales_b.data_ptr(),
-            None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
-            None if c is None else identity(c),
-            current_stream(device_index),
-            device_index,
-        )
-        last_key, bound = self._last
-        if bound is None or last_key != key:
-            bound = self._recent.get(key)
-            if bound is None:
-                out, bound = self._multiply(a, scales_a, c, out)
-                if bound is not None:
-                    self._recent.keep(key, bound)
+        # enough where `out` has its N: its K is that of `a`, and a weight of another dtype is not at the same place.
+        try:
+            key = (
+                (a.data_ptr(), a.shape, a.stride(), a.dtype),
+                (scales_a.data_ptr(), scales_a.shape, scales_a.stride(), scales_a.dtype),
+                self.b.shape if out is None else (out.data_ptr(), out.shape, out.stride(), out.dtype),
+                (self.b.data_ptr(), self.scales_b.data_ptr()),
+                None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
+                None if c is None else identity(c),
+                (current_stream(device_index), device_index),
+            )
+        except UNREADABLE:
+            return self._multiply(a, scales_a, c, out)[0]
+        last_key, places = self._last
+        if places is None or last_key != key:
+            places = self._recent.get(key)
+            if places is not None:
+                self._last = key, places
+        is_new, place = out is None, 0
+        if places is not None:
+            if out is None:
+                n = self.b.shape[0]
+                out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=self.out_dtype, device=a.device)
+                place = out.data_ptr()
+            bound = places.get(place)
+            if bound is not None:
+                if current_device() == device_index:
+                    bound()
+                else:
+                    launch_on(device_index, bound)
                 return out
-            self._last = key, bound
-        if current_device() == device_index:
-            bound()
-        else:
-            launch_on(device_index, bound)
+        out, bound = self._multiply(a, scales_a, c, out)
+        if bound is not None:
+            if places is None:
+                places = Recent(PLACES)
+                self._recent.keep(key, places)
+            places.keep(out.data_ptr() if is_new else 0, bound)
         return out
 
     def _multiply(
         self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None
     ) -> tuple[Tensor, BoundLaunch | None]:
         """A call from its checks on: the output, and its launch if it may be repeated."""
+        if goes_to_operator(_WEIGHT, self.b, self.scales_b, self.bias):
+            return self._traced(a, scales_a, c, out), None
         binding = self._current_binding()
         b, scales_b, bias = self.b, self.scales_b, self.bias
-        operands.check_a(a, scales_a, b)
+        check_call(a, scales_a, b, c, out, self.out_dtype)
         m, n = a.shape[0], b.shape[0]
         if m > self.max_m:
             raise InputError(f"a: expected at most max_m = {self.max_m} rows, got {m}")
         c_dtype = None if c is None else c.dtype
         if c_dtype != self.c_dtype:
             raise InputError(f"c: expected {self.c_dtype}, the plan's c_dtype, got {c_dtype}")
-        if c is not None:
-            operands.check_c(c, a, b)
+        memory.check_addresses(a=a, scales_a=scales_a, c=c, out=out)
         if out is None:
             out = torch.empty((m, n), dtype=self.out_dtype, device=a.device)
         else:
-            operands.check_output(out, (m, n), self.out_dtype, b)
-            operands.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
+            memory.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
         if binding.problem is None or binding.chip is None:
             return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=self.out_dtype)), None
         if not m:
@@ -258,9 +261,12 @@ class Plan:
         return of_weight, of_scales, of_bias
 
     def _bind(self) -> _Binding:
+        scaling = check_b(self.b, self.scales_b)
+        bias_type = Addend.NONE if self.bias is None else check_bias(self.bias, self.b)
+        if goes_to_operator(_WEIGHT, self.b, self.scales_b, self.bias):
+            return _Binding(())  # whoever calls it goes there too
         identity = self._identity()
-        scaling = operands.check_b(self.b, self.scales_b)
-        bias_type = Addend.NONE if self.bias is None else operands.check_bias(self.bias, self.b)
+        memory.check_addresses(b=self.b, scales_b=self.scales_b, bias=self.bias)
         if operands.uses_reference(self.b):
             return _Binding(identity)
         device_index = self.b.device.index

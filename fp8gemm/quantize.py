@@ -16,10 +16,13 @@ from torch import Tensor
 
 import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
 from fp8gemm import reference
+from fp8gemm.checks import memory
+from fp8gemm.checks.quantizers import check_matrix, check_norm, check_quantized, check_residual, check_rows
 from fp8gemm.errors import InputError
 from fp8gemm.families.quantize import QuantizeSource
 from fp8gemm.operands import uses_reference
 from fp8gemm.quantizers import quantize_blocks, quantize_masked, quantize_norm, quantize_rows
+from fp8gemm.recent import goes_to_operator
 from fp8gemm.scales import empty_mn_major_groups, to_mn_major
 
 __all__ = [
@@ -32,8 +35,6 @@ __all__ = [
 ]
 
 ScaleLayout = Literal["mn_major", "row_major"]
-
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def quantize_activation(
@@ -62,15 +63,10 @@ def quantize_activation(
     """
     if scale_layout not in ("mn_major", "row_major"):
         raise InputError(f'scale_layout: expected "mn_major" or "row_major", got {scale_layout!r}')
-    _check_rows(x, counts)
-    if torch.compiler.is_compiling():
+    if goes_to_operator("x counts?", x, counts):
         codes, scales = torch.ops.fp8gemm.quantize_activation(x, counts)
-    elif counts is not None:
-        codes, scales = _quantize_masked(QuantizeSource.PLAIN, x, counts)
-    elif uses_reference(x):
-        codes, scales = _mn_major(reference.quantize_rows(x))
     else:
-        codes, scales = quantize_rows(QuantizeSource.PLAIN, x)
+        codes, scales = direct_activation(x, counts)
     return codes, scales if scale_layout == "mn_major" else scales.contiguous()
 
 
@@ -87,11 +83,10 @@ def quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         InputError: a dtype, shape or stride other than these.
     """
-    _check("w", w, shape="(N, K)")
-    if torch.compiler.is_compiling():
+    if goes_to_operator("w", w):
         traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_weight(w)
         return traced
-    return reference.quantize_blocks(w) if uses_reference(w) else quantize_blocks(w)
+    return direct_weight(w)
 
 
 def quantize_silu_mul(x: Tensor, *, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -108,15 +103,10 @@ def quantize_silu_mul(x: Tensor, *, counts: Tensor | None = None) -> tuple[Tenso
     Raises:
         InputError: a dtype, shape, stride or device other than these.
     """
-    _check_rows(x, counts, parts=2)
-    if torch.compiler.is_compiling():
+    if goes_to_operator("x counts?", x, counts):
         traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_silu_mul(x, counts)
         return traced
-    if counts is not None:
-        return _quantize_masked(QuantizeSource.SILU_MUL, x, counts)
-    if uses_reference(x):
-        return _mn_major(reference.quantize_rows(reference.silu_mul(x)))
-    return quantize_rows(QuantizeSource.SILU_MUL, x)
+    return direct_silu_mul(x, counts)
 
 
 def quantize_rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
@@ -133,13 +123,10 @@ def quantize_rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6) -> tuple[
     Raises:
         InputError: a dtype, shape, stride or device other than these.
     """
-    _check_norm(x, weight, eps)
-    if torch.compiler.is_compiling():
+    if goes_to_operator("x weight", x, weight):
         traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_rms_norm(x, weight, eps)
         return traced
-    if uses_reference(x):
-        return _mn_major(reference.quantize_rows(reference.rms_norm(x, weight, eps)))
-    return quantize_norm(x, None, weight, eps)[:2]
+    return direct_rms_norm(x, weight, eps)
 
 
 def quantize_add_rms_norm(
@@ -157,16 +144,67 @@ def quantize_add_rms_norm(
     Raises:
         InputError: a dtype, shape, stride or device other than these.
     """
-    _check_norm(x, weight, eps)
-    _check("residual", residual, shape="(M, K)")
-    if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
-        raise InputError(
-            f"residual: expected {x.dtype} of shape {tuple(x.shape)} on {x.device} as x, got {residual.dtype} of shape "
-            f"{tuple(residual.shape)} on {residual.device}"
-        )
-    if torch.compiler.is_compiling():
+    if goes_to_operator("x residual weight", x, residual, weight):
         traced: tuple[Tensor, Tensor, Tensor] = torch.ops.fp8gemm.quantize_add_rms_norm(x, residual, weight, eps)
         return traced
+    return direct_add_rms_norm(x, residual, weight, eps)
+
+
+# The same of tensors with memory, traced by nobody: what the functions above and their operators compute.
+
+
+def direct_activation(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`quantize_activation`, scales MN-major."""
+    check_rows(x, counts)
+    memory.check_addresses(x=x, counts=counts)
+    if counts is not None:
+        return _quantize_masked(QuantizeSource.PLAIN, x, counts)
+    if uses_reference(x):
+        return _mn_major(reference.quantize_rows(x))
+    return quantize_rows(QuantizeSource.PLAIN, x)
+
+
+def direct_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:
+    """`quantize_activation` into ``codes`` (M, K) e4m3 and ``scales`` (M, ceil(K/128)) float32, of any strides."""
+    check_rows(x, None)
+    check_quantized(x, codes, scales)
+    new_codes, new_scales = direct_activation(x)
+    codes.copy_(new_codes)
+    scales.copy_(new_scales)
+
+
+def direct_weight(w: Tensor) -> tuple[Tensor, Tensor]:
+    """`quantize_weight`."""
+    check_matrix("w", w, shape="(N, K)")
+    memory.check_addresses(w=w)
+    return reference.quantize_blocks(w) if uses_reference(w) else quantize_blocks(w)
+
+
+def direct_silu_mul(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`quantize_silu_mul`."""
+    check_rows(x, counts, parts=2)
+    memory.check_addresses(x=x, counts=counts)
+    if counts is not None:
+        return _quantize_masked(QuantizeSource.SILU_MUL, x, counts)
+    if uses_reference(x):
+        return _mn_major(reference.quantize_rows(reference.silu_mul(x)))
+    return quantize_rows(QuantizeSource.SILU_MUL, x)
+
+
+def direct_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`quantize_rms_norm`."""
+    check_norm(x, weight, eps)
+    memory.check_addresses(x=x, weight=weight)
+    if uses_reference(x):
+        return _mn_major(reference.quantize_rows(reference.rms_norm(x, weight, eps)))
+    return quantize_norm(x, None, weight, eps)[:2]
+
+
+def direct_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """`quantize_add_rms_norm`."""
+    check_norm(x, weight, eps)
+    check_residual(residual, x)
+    memory.check_addresses(x=x, residual=residual, weight=weight)
     if uses_reference(x):
         normed, summed = reference.add_rms_norm(x, residual, weight, eps)
         return *_mn_major(reference.quantize_rows(normed)), summed
@@ -186,46 +224,3 @@ def _quantize_masked(source: QuantizeSource, x: Tensor, counts: Tensor) -> tuple
 def _mn_major(quantized: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     codes, scales = quantized
     return codes, to_mn_major(scales)
-
-
-def _check_rows(x: Tensor, counts: Tensor | None, parts: int = 1) -> None:
-    """``x`` is a matrix of ``parts`` times K columns, or with ``counts`` a stack of them that has a count for each."""
-    columns = "K" if parts == 1 else f"{parts}K"
-    if counts is None:
-        _check("x", x, shape=f"(M, {columns})", parts=parts)
-        return
-    _check("x", x, shape=f"(G, max_m, {columns})", parts=parts, dimensions=3)
-    if counts.dtype not in (torch.int32, torch.int64) or counts.shape != x.shape[:1] or counts.device != x.device:
-        raise InputError(
-            f"counts: expected torch.int32 or torch.int64 of shape ({x.shape[0]},) = (G,) on {x.device}, got "
-            f"{counts.dtype} of shape {tuple(counts.shape)} on {counts.device}"
-        )
-
-
-def _check(name: str, x: Tensor, *, shape: str, parts: int = 1, dimensions: int = 2) -> None:
-    """``x`` is a matrix of ``parts`` times K columns, or a stack of them."""
-    if x.dtype not in _DTYPES:
-        raise InputError(f"{name}: expected one of {', '.join(map(str, _DTYPES))}, got {x.dtype}")
-    if x.ndim != dimensions:
-        raise InputError(f"{name}: expected {dimensions} dimensions, {shape}, got shape {tuple(x.shape)}")
-    k = x.shape[-1] // parts
-    if k * parts != x.shape[-1] or k < 16 or k % 16:
-        raise InputError(
-            f"{name}: expected {shape} with K a positive multiple of 16, got K = {x.shape[-1] / parts:g}, shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.stride(-1) != 1:
-        raise InputError(f"{name}: expected {shape} with K contiguous (stride 1), got strides {x.stride()}")
-
-
-def _check_norm(x: Tensor, weight: Tensor, eps: float) -> None:
-    _check("x", x, shape="(M, K)")
-    if weight.dtype not in _DTYPES or weight.shape != x.shape[1:] or weight.device != x.device:
-        raise InputError(
-            f"weight: expected one of {', '.join(map(str, _DTYPES))} of shape {tuple(x.shape[1:])} = (K,) on "
-            f"{x.device}, got {weight.dtype} of shape {tuple(weight.shape)} on {weight.device}"
-        )
-    if not weight.is_contiguous():
-        raise InputError(f"weight: expected stride 1, got stride {weight.stride(0)}; pass .contiguous()")
-    if not eps >= 0:
-        raise InputError(f"eps: expected a number of at least 0, got {eps}")

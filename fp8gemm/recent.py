@@ -1,4 +1,5 @@
-"""Calls that were made before need no second check: their launches, by all that they were checked for."""
+"""Which calls are for the operators, and which were made before and need no second check: their launches, by all that
+they were checked for."""
 
 from __future__ import annotations
 
@@ -8,12 +9,66 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
+
+from fp8gemm.checks.tensors import described
+from fp8gemm.errors import InputError
 
 _Value = TypeVar("_Value")
 
-PLAIN = frozenset((Tensor, Parameter))
-"""Types of tensors that are no more than memory; what else there is, a `FakeTensor` say, is for the operators."""
+PLACES = 8
+"""Addresses of new outputs that launches of one call are kept for: an allocator gives the same few in turn."""
+UNREADABLE = (AttributeError, RuntimeError, TypeError)
+"""What reading the identity of an operand raises that a check refuses: None, a sparse tensor, a dtype of no hash."""
+
+_PLAIN = frozenset((Tensor, Parameter))
+"""Types of tensors that are no more than memory."""
+
+# NOTE: torch's own, because their Python wrappers take longer than all the rest.
+_active_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+
+
+def goes_to_operator(
+    names: str,
+    first: object,
+    second: object = None,
+    third: object = None,
+    fourth: object = None,
+    fifth: object = None,
+    sixth: object = None,
+    seventh: object = None,
+) -> bool:
+    """Whether a call is for its operator: it is traced, a mode or transform watches it, or some operand is more than
+    memory, a `FakeTensor` say.
+
+    Args:
+        names: of the operands in order, separated by spaces; "c?" may be None.
+        first, second, third, fourth, fifth, sixth, seventh: the operands.
+
+    Raises:
+        InputError: one of them is no tensor.
+    """
+    # NOTE: one by one, because a loop takes longer, and repeated calls are short.
+    if is_dynamo_compiling():
+        return True
+    if (
+        type(first) in _PLAIN
+        and (second is None or type(second) in _PLAIN)
+        and (third is None or type(third) in _PLAIN)
+        and (fourth is None or type(fourth) in _PLAIN)
+        and (fifth is None or type(fifth) in _PLAIN)
+        and (sixth is None or type(sixth) in _PLAIN)
+        and (seventh is None or type(seventh) in _PLAIN)
+    ):
+        return bool(_active_modes() or _transforms())
+    for name, operand in zip(names.split(), (first, second, third, fourth, fifth, sixth, seventh), strict=False):
+        is_missing = operand is None and name.endswith("?")
+        if not is_missing and not isinstance(operand, Tensor):
+            wanted = "a torch.Tensor or None" if name.endswith("?") else "a torch.Tensor"
+            raise InputError(f"{name.rstrip('?')}: expected {wanted}, got {described(operand)}")
+    return True
 
 
 class Recent(Generic[_Value]):

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fp8gemm.checks.dtypes import INPUTS
+from fp8gemm.checks.tensors import LIMIT, check_float32, check_size, check_tensor, check_whole, described, found, holds
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.scales import block_count, mn_major_pitch
@@ -112,8 +114,9 @@ def permute_masked(
         InputError: a tensor is not as described.
     """
     _check_tokens(codes, scales, expert_ids, num_experts)
-    if max_m < 1:
-        raise InputError(f"max_m: expected at least 1, got {max_m}")
+    check_whole("max_m", max_m, 1)
+    if holds(num_experts * max_m >= LIMIT):
+        raise InputError(f"max_m: expected G * max_m < 2^31, got G = {num_experts}, max_m = {max_m}")
     order, offsets = _sort(expert_ids, num_experts, first_expert)
     places = torch.arange(order.numel(), device=order.device)
     group = torch.searchsorted(offsets, places, right=True) - 1
@@ -189,17 +192,14 @@ def _words(codes: Tensor) -> Tensor:
 
 
 def _check_tokens(codes: Tensor, scales: Tensor, expert_ids: Tensor, num_experts: int) -> None:
+    for name, tensor in (("codes", codes), ("expert_ids", expert_ids)):
+        check_tensor(name, tensor)
     if codes.dtype != torch.float8_e4m3fn or codes.ndim != 2 or codes.stride(1) != 1:
         raise InputError(
             f"codes: expected torch.float8_e4m3fn of shape (T, K), K contiguous, got {codes.dtype} of shape "
             f"{tuple(codes.shape)}, strides {codes.stride()}"
         )
-    expected = (codes.shape[0], block_count(codes.shape[1]))
-    if scales.dtype != torch.float32 or scales.shape != expected:
-        raise InputError(
-            f"scales: expected torch.float32 of shape {expected} = (T, ceil(K/128)), got {scales.dtype} of shape "
-            f"{tuple(scales.shape)}"
-        )
+    check_float32("scales", scales, (codes.shape[0], block_count(codes.shape[1])), "(T, ceil(K/128))")
     if expert_ids.dtype not in (torch.int32, torch.int64):
         raise InputError(f"expert_ids: expected torch.int32 or torch.int64, got {expert_ids.dtype}")
     if expert_ids.ndim != 2 or expert_ids.shape[0] != codes.shape[0] or expert_ids.shape[1] == 0:
@@ -207,16 +207,21 @@ def _check_tokens(codes: Tensor, scales: Tensor, expert_ids: Tensor, num_experts
             f"expert_ids: expected shape (T, top_k) with T = {codes.shape[0]} and top_k >= 1, got "
             f"{tuple(expert_ids.shape)}"
         )
-    if num_experts < 1:
-        raise InputError(f"num_experts: expected at least 1, got {num_experts}")
+    if holds(expert_ids.shape[0] * expert_ids.shape[1] >= LIMIT):
+        raise InputError(f"expert_ids: expected T * top_k < 2^31, got shape {tuple(expert_ids.shape)}")
+    check_whole("num_experts", num_experts, 1)
+    check_size("num_experts", "num_experts", num_experts)
     _check_device(codes.device, scales=scales, expert_ids=expert_ids)
 
 
 def _check_outputs(y: Tensor, permutation: Permutation, weights: Tensor) -> None:
-    if y.ndim not in (2, 3) or y.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+    check_tensor("y", y)
+    check_tensor("weights", weights)
+    if not isinstance(permutation, Permutation):
+        raise InputError(f"permutation: expected what permute or permute_masked returned, got {described(permutation)}")
+    if y.ndim not in (2, 3) or y.dtype not in INPUTS:
         raise InputError(
-            f"y: expected bfloat16, float16 or float32 of shape (T * top_k, N) or (G, max_m, N), got {y.dtype} of "
-            f"shape {tuple(y.shape)}"
+            f"y: expected bfloat16, float16 or float32 of shape (T * top_k, N) or (G, max_m, N), got {found(y)}"
         )
     shape = permutation.rows.shape
     if y.ndim == 2 and y.shape[0] != shape.numel():

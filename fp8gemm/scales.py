@@ -56,8 +56,12 @@ def to_mn_major(scales: Tensor) -> Tensor:
         The same values with strides (1, align(M, 4)): `scales` itself if it has them, else a copy.
 
     Raises:
-        InputError: `scales` is not two-dimensional float32.
+        InputError: `scales` is not a tensor, or not two-dimensional float32.
     """
+    if not isinstance(scales, Tensor) or scales.layout is not torch.strided:
+        raise InputError(
+            f"scales: expected a dense torch.Tensor, got {getattr(scales, 'layout', type(scales).__name__)}"
+        )
     if scales.dtype != torch.float32:
         raise InputError(f"scales: expected torch.float32, got {scales.dtype}")
     if scales.ndim != 2:

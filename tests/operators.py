@@ -57,27 +57,27 @@ def _counts(device: torch.device) -> Tensor:
 def _grouped(device: torch.device) -> Arguments:
     """Every row is of some group, because torch's checks compare what is written with what is not."""
     case = contiguous_case([(1, M - 2), (0, 2)], N, K, seed=1, device=device, groups=3)
-    return (*case.operands, case.indices(), None, BF16, None, None, False), {}
+    return (*case.operands, case.indices(), None, BF16, None, None), {}
 
 
 def _grouped_by_offsets(device: torch.device) -> Arguments:
     case = contiguous_case(in_order((M - 2, 0, 2)), N, K, seed=1, device=device)
-    return (*case.operands, None, case.offsets(torch.int64), torch.float16, 4, True, True), {}
+    return (*case.operands, None, case.offsets(torch.int64), torch.float16, 4, True), {}
 
 
 def _grouped_out(device: torch.device) -> Arguments:
     args, _ = _grouped(device)
-    return (*args[:6], None, None, False), {"out": torch.zeros(M, N, dtype=FP32, device=device)}
+    return (*args[:6], None, None), {"out": torch.zeros(M, N, dtype=FP32, device=device)}
 
 
 def _masked(device: torch.device) -> Arguments:
     case = masked_case((M, M + 1, 2**30), M, N, K, seed=1, device=device)
-    return (*case.operands, case.counts(), BF16, 4, None, False), {}
+    return (*case.operands, case.counts(), BF16, 4, None), {}
 
 
 def _masked_out(device: torch.device) -> Arguments:
     args, _ = _masked(device)
-    return (*args[:5], None, True, True), {"out": torch.zeros(3, M, N, dtype=FP32, device=device)}
+    return (*args[:5], None, True), {"out": torch.zeros(3, M, N, dtype=FP32, device=device)}
 
 
 def _k_grouped(device: torch.device, *, c: bool = False) -> Arguments:

@@ -31,7 +31,7 @@ class KernelParams(ctypes.Structure):
         scales_a_stride_group: from a group's to the next one's, where groups are masked.
         group_begins, group_ends: device addresses of int32s that say what belongs to each group.
         k: columns of A and B, where groups are columns.
-        zero: never anything else; see ``include/fp8gemm/mainloop/multiply.cuh``.
+        zero: never anything else; see ``include/fp8gemm/mainloop/release.cuh``.
     """
 
     _fields_ = [

@@ -8,19 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fp8gemm.errors import InputError
+from fp8gemm.checks.dtypes import INPUTS, INTEGERS, check_dtype
+from fp8gemm.checks.tensors import check_tensor as check_dense
 from fp8gemm.grouped import gemm_grouped, gemm_masked
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_tensor
 from fp8gemm.nn.moving import moving_only
-from fp8gemm.operands import uses_reference
 from fp8gemm.quantize import quantize_activation, quantize_silu_mul
-from fp8gemm.quantizers import INPUTS
 from fp8gemm.routing import permute, unpermute
 from fp8gemm.scales import block_count
 
 _FP8 = torch.float8_e4m3fn
-_INTEGERS = (torch.int32, torch.int64)
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -113,8 +111,8 @@ class Fp8Experts(nn.Module):
             InputError: a tensor is not as described, or H or I is not a multiple of 16.
         """
         for name, weight in ((GATE_UP, gate_up_proj), (DOWN, down_proj)):
-            if weight.dtype not in INPUTS:
-                raise InputError(f"{name}: expected one of {', '.join(map(str, INPUTS))}, got {weight.dtype}")
+            check_dense(name, weight)
+            check_dtype(name, weight.dtype, INPUTS)
         return cls._of((gate_up_proj, None), (down_proj, None), num_experts, first_expert, batch_invariant)
 
     @classmethod
@@ -154,6 +152,7 @@ class Fp8Experts(nn.Module):
         first_expert: int,
         batch_invariant: bool | None,
     ) -> Fp8Experts:
+        check_dense(DOWN, down[0])
         count = down[0].shape[0] if down[0].dim() == 3 else 0
         shape = ExpertsShape(
             num_experts=count if num_experts is None else num_experts,
@@ -175,7 +174,6 @@ class Fp8Experts(nn.Module):
         for name, weight in zip((GATE_UP, DOWN), merged, strict=True):
             setattr(block, name, _frozen(weight.codes))
             setattr(block, name + SCALES, _frozen(weight.scales))
-        block._prepare()
         return block
 
     def forward(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
@@ -195,8 +193,9 @@ class Fp8Experts(nn.Module):
         """
         device = self.gate_up_proj.device
         check_tensor("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
+        check_dense("expert_ids", expert_ids)
         shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
-        check_tensor("expert_ids", expert_ids, _INTEGERS, shape, "(T, top_k)", device)
+        check_tensor("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
         check_tensor("weights", weights, _FLOATS, shape, "(T, top_k)", device)
         quantized = quantize_activation(hidden if hidden.stride(1) == 1 else hidden.contiguous())
         tokens = permute(*quantized, expert_ids, self.num_local_experts, first_expert=self.first_expert)
@@ -226,7 +225,7 @@ class Fp8Experts(nn.Module):
         groups, device = self.num_local_experts, self.gate_up_proj.device
         dtypes = INPUTS if scales is None else (_FP8,)
         check_tensor("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
-        check_tensor("counts", counts, _INTEGERS, (groups,), "(G,)", device)
+        check_tensor("counts", counts, INTEGERS, (groups,), "(G,)", device)
         out_dtype = torch.bfloat16
         if scales is None:
             out_dtype = x.dtype
@@ -239,8 +238,7 @@ class Fp8Experts(nn.Module):
         return getattr(self, name), getattr(self, name + SCALES)
 
     def _options(self, out_dtype: torch.dtype, expected_m: int | None) -> dict[str, Any]:
-        options = {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}
-        return options | {"static_weights": True}
+        return {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}
 
     def _shape(self) -> ExpertsShape:
         return ExpertsShape(
@@ -250,14 +248,6 @@ class Fp8Experts(nn.Module):
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
         )
-
-    def _prepare(self) -> None:
-        """On a GPU: wait until the weights are written.
-
-        NOTE: the block promises its kernels static weights: such as no kernel writes while they run.
-        """
-        if not uses_reference(self.gate_up_proj):
-            torch.cuda.current_stream(self.gate_up_proj.device).synchronize()
 
     def extra_repr(self) -> str:
         text = f"{self.num_experts}, hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}"
@@ -270,7 +260,6 @@ class Fp8Experts(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fp8Experts:
         """As in `torch.nn.Module`, but `moving_only`."""
         super()._apply(moving_only(fn, bias=None), recurse)  # type: ignore[no-untyped-call]
-        self._prepare()
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
@@ -281,7 +270,6 @@ class Fp8Experts(nn.Module):
         """
         state_dict = checked_state(state_dict, prefix, self._shape(), self.gate_up_proj.device)
         super()._load_from_state_dict(state_dict, prefix, *others)
-        self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
         # NOTE: codes as bytes, because what pickle writes of an FP8 tensor torch cannot load again.
@@ -292,7 +280,6 @@ class Fp8Experts(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         codes = {name: _frozen(state["_parameters"][name].view(_FP8)) for name in (GATE_UP, DOWN)}
         self._parameters = {**self._parameters, **codes}
-        self._prepare()
 
 
 def _frozen(tensor: Tensor) -> nn.Parameter:

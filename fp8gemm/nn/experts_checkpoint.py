@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError
 from fp8gemm.nn.checkpoint import checked_scales, checked_weight
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, NAMES, SCALES, ExpertsShape
@@ -70,11 +71,13 @@ def checked_weights(
     Raises:
         InputError: such a block cannot be, or a tensor is not what it takes, or not where ``gate_up`` is.
     """
+    check_tensor(GATE_UP, gate_up[0])
     device = gate_up[0].device
     given = {GATE_UP: gate_up[0], GATE_UP + SCALES: gate_up[1], DOWN: down[0], DOWN + SCALES: down[1]}
     for name, tensor in given.items():
         if tensor is None:
             continue
+        check_tensor(name, tensor)
         if tensor.device != device:
             raise InputError(f"{name}: expected the device of {GATE_UP}, {device}, got {tensor.device}")
         if tensor.dim() != 3 or not tensor.shape[0] or tensor.shape[0] != shape.num_local_experts:

@@ -7,9 +7,11 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.dtypes import listed
+from fp8gemm.checks.tensors import LIMIT, check_features, check_no_gradient, check_whole, found
+from fp8gemm.checks.tensors import check_tensor as check_dense
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-from fp8gemm.operands import check_no_gradient
 
 GATE_UP, DOWN = "gate_up_proj", "down_proj"
 SCALES = "_scale_inv"
@@ -40,9 +42,9 @@ class ExpertsShape:
             InputError: it cannot.
         """
         for name in ("hidden_size", "intermediate_size"):
-            size = getattr(self, name)
-            if size < 16 or size % 16:
-                raise InputError(f"{name}: expected a multiple of 16, at least 16, got {size}")
+            check_features(name, getattr(self, name))
+        for name in ("num_experts", "first_expert", "num_local_experts"):
+            check_whole(name, getattr(self, name), -LIMIT, LIMIT - 1)
         end = self.first_expert + self.num_local_experts
         if self.first_expert < 0 or self.num_local_experts < 1 or end > self.num_experts:
             raise InputError(
@@ -80,15 +82,13 @@ def check_tensor(
     Raises:
         InputError: it is not; the message begins with ``name``.
     """
+    check_dense(name, tensor)
     fits = tensor.dim() == len(shape) and all(
         size is None or size == found for size, found in zip(shape, tensor.shape, strict=True)
     )
     if tensor.dtype not in dtypes or not fits:
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
-        raise InputError(
-            f"{name}: expected {' or '.join(map(str, dtypes))} of shape ({sizes}) = {meaning}, got {tensor.dtype} of "
-            f"shape {tuple(tensor.shape)}"
-        )
+        raise InputError(f"{name}: expected {listed(dtypes)} of shape ({sizes}) = {meaning}, got {found(tensor)}")
     if tensor.device != device:
         raise InputError(f"{name}: expected the device of the weights, {device}, got {tensor.device}")
     check_no_gradient(name, tensor)

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
+from fp8gemm.checks.dtypes import INPUTS, check_dtype
+from fp8gemm.checks.tensors import check_features, check_no_gradient, check_size, check_tensor, check_whole
 from fp8gemm.dense import gemm
 from fp8gemm.errors import InputError
 from fp8gemm.linear_plan import LinearPlan, check_input
@@ -23,14 +25,14 @@ from fp8gemm.nn.checkpoint import (
     checked_weight,
 )
 from fp8gemm.nn.moving import moving_only
-from fp8gemm.operands import check_no_gradient, uses_reference
+from fp8gemm.operands import uses_reference
 from fp8gemm.plans import MAX_PLANNED_M
 from fp8gemm.quantize import quantize_weight
-from fp8gemm.quantizers import INPUTS
-from fp8gemm.recent import PLAIN
+from fp8gemm.recent import goes_to_operator
 from fp8gemm.scales import block_count
 
 _FP8 = torch.float8_e4m3fn
+_OPERANDS = f"x {WEIGHT} {SCALES} {BIAS}?"
 
 
 class Fp8Linear(nn.Module):
@@ -78,14 +80,11 @@ class Fp8Linear(nn.Module):
     ) -> None:
         super().__init__()
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if in_features < 16 or in_features % 16:
-            raise InputError(f"in_features: expected a multiple of 16, at least 16, got {in_features}")
-        if out_features < 1:
-            raise InputError(f"out_features: expected at least 1, got {out_features}")
-        if not 1 <= max_m <= MAX_PLANNED_M:
-            raise InputError(f"max_m: expected 1 to {MAX_PLANNED_M}, got {max_m}")
-        if dtype not in INPUTS:
-            raise InputError(f"dtype: expected one of {', '.join(map(str, INPUTS))}, got {dtype}")
+        check_features("in_features", in_features)
+        check_whole("out_features", out_features, 1)
+        check_size("out_features", "out_features", out_features)
+        check_whole("max_m", max_m, 1, MAX_PLANNED_M)
+        check_dtype("dtype", dtype, INPUTS)
         self.in_features, self.out_features = in_features, out_features
         self.max_m, self.batch_invariant = max_m, batch_invariant
         self._dtype = dtype
@@ -139,6 +138,9 @@ class Fp8Linear(nn.Module):
         Raises:
             InputError: a tensor is not as described, or not where ``weight`` is.
         """
+        for name, tensor in ((WEIGHT, weight), (SCALES, weight_scale_inv), (BIAS, bias)):
+            if name != BIAS or tensor is not None:
+                check_tensor(name, tensor)
         if weight.dim() != 2:
             raise InputError(f"weight: expected shape (N, K), got {tuple(weight.shape)}")
         n, k = weight.shape
@@ -167,10 +169,11 @@ class Fp8Linear(nn.Module):
         Raises:
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
         """
-        # FakeTensor and other subclasses, and modes that watch operators, are for the operators.
-        if is_compiling() or type(x) not in PLAIN or torch._C._len_torch_dispatch_stack():
-            return self._traced(x)
+        if is_dynamo_compiling():
+            return self._traced(x)  # here, because it cannot trace the next line
         parameters: Any = self._parameters  # itself, because to look up each of them by name takes longer than a launch
+        if goes_to_operator(_OPERANDS, x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS]):
+            return self._traced(x)
         return self._plan(x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS])
 
     def forward_quantized(self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:

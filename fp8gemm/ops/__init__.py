@@ -74,22 +74,16 @@ def _gemm_out(
     _module("dense").multiply(a, scales_a, b, scales_b, c, bias, out, out.dtype, batch_invariant, static_weights)
 
 
-def _quantize_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:
-    new_codes, new_scales = _module("quantize").quantize_activation(x)
-    codes.copy_(new_codes)
-    scales.copy_(new_scales)
-
-
 _IMPLEMENTATIONS: dict[str, Function] = {
     "gemm": _gemm,
     "gemm_out": _gemm_out,
-    "quantize_activation": lambda x, counts=None: _module("quantize").quantize_activation(x, counts=counts),
-    "quantize_activation_out": _quantize_activation_out,
-    "quantize_weight": lambda w: _module("quantize").quantize_weight(w),
-    "quantize_silu_mul": lambda x, counts=None: _module("quantize").quantize_silu_mul(x, counts=counts),
-    "quantize_rms_norm": lambda x, weight, eps: _module("quantize").quantize_rms_norm(x, weight, eps=eps),
-    "quantize_add_rms_norm": lambda x, residual, weight, eps: _module("quantize").quantize_add_rms_norm(
-        x, residual, weight, eps=eps
+    "quantize_activation": lambda x, counts=None: _module("quantize").direct_activation(x, counts),
+    "quantize_activation_out": lambda x, codes, scales: _module("quantize").direct_activation_out(x, codes, scales),
+    "quantize_weight": lambda w: _module("quantize").direct_weight(w),
+    "quantize_silu_mul": lambda x, counts=None: _module("quantize").direct_silu_mul(x, counts),
+    "quantize_rms_norm": lambda x, weight, eps: _module("quantize").direct_rms_norm(x, weight, eps),
+    "quantize_add_rms_norm": lambda x, residual, weight, eps: _module("quantize").direct_add_rms_norm(
+        x, residual, weight, eps
     ),
 }
 
@@ -101,7 +95,7 @@ def _inference_only(op: Any) -> Function:
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         for name, value in (*zip(names, args, strict=False), *options.items()):
             if isinstance(value, Tensor):
-                _module("operands").check_no_gradient(name, value)
+                _module("checks.tensors").check_no_gradient(name, value)
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
 
     return kernel

@@ -66,7 +66,7 @@ def gemm_reference(
     """
     if out_dtype not in _OUT_DTYPES:
         raise InputError(f"out_dtype: expected one of {', '.join(map(str, _OUT_DTYPES))}, got {out_dtype}")
-    _check_operands(a, scales_a, b, scales_b, c, bias)
+    check_operands(a, scales_a, b, scales_b, c, bias)
     return _sum_scaled_blocks(a, scales_a, b, scales_b, c, bias, out_dtype=out_dtype, magnitude=False)
 
 
@@ -87,7 +87,7 @@ def gemm_magnitude(
     Returns:
         (M, N) float64, row-major. Where S is finite, so is the reference before float32's range is applied.
     """
-    _check_operands(a, scales_a, b, scales_b, c, bias)
+    check_operands(a, scales_a, b, scales_b, c, bias)
     return _sum_scaled_blocks(a, scales_a, b, scales_b, c, bias, out_dtype=torch.float64, magnitude=True)
 
 
@@ -195,9 +195,19 @@ def _dequantize(what: str, codes: Tensor, scales: Tensor, *, rows_per_scale: int
     return codes.to(dtype).mul_(per_row.repeat_interleave(_BLOCK, dim=1)[:, :k])
 
 
-def _check_operands(
-    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, c: Tensor | None, bias: Tensor | None
+def check_operands(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> None:
+    """The arguments of `gemm_reference` fit together.
+
+    Raises:
+        InputError: they do not.
+    """
     _check_codes("a", a)
     _check_codes("b", b)
     if a.shape[1] != b.shape[1]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.errors import InputError
-from fp8gemm.reference.gemm import gemm_reference
+from fp8gemm.reference.gemm import check_operands, gemm_reference
 
 _BLOCK = 128
 
@@ -86,6 +86,8 @@ def gemm_grouped_reference(
         InputError: as `row_ranges` and `gemm_reference`.
     """
     groups, n = _check_groups(b, scales_b)
+    if groups:
+        check_operands(a, scales_a, b[0], scales_b[0])
     ranges = row_ranges(a.shape[0], groups, indices=indices, offsets=offsets)
     out = _output(out, (a.shape[0], n), out_dtype, a)
     for group, (begin, end) in enumerate(ranges):
@@ -128,6 +130,8 @@ def gemm_masked_reference(
             f"a, scales_a: expected ({groups}, max_m, K) and ({groups}, max_m, ceil(K/128)), got {tuple(a.shape)} and "
             f"{tuple(scales_a.shape)}"
         )
+    if groups:
+        check_operands(a[0], scales_a[0], b[0], scales_b[0])
     _check_integers("counts", counts)
     if counts.shape != (groups,):
         raise InputError(f"counts: expected shape {(groups,)} = (G,), got {tuple(counts.shape)}")
@@ -166,6 +170,7 @@ def gemm_k_grouped_reference(
     Raises:
         InputError: shapes or dtypes do not fit together, or an offset is no multiple of 128.
     """
+    check_operands(a, scales_a, b, scales_b)
     groups = _group_count(offsets, c if c is not None else out)
     shape = (groups, a.shape[0], b.shape[0])
     if c is not None and (c.dtype != torch.float32 or c.shape != shape):

@@ -40,7 +40,7 @@ def explain_grouped(problem: GroupedProblem, chip: Chip, runners_up: int = 4) ->
     """
     if problem.m < 1:
         raise InputError(f"expected M >= 1, since a group without rows has no tiles, got M = {problem.m}")
-    counted = replace(problem, m=counted_rows(problem.m), static_weights=False)
+    counted = replace(problem, m=counted_rows(problem.m))
     costs = {config: _predicted_us(counted, config, chip) for config in ranked_grouped(problem, chip)}
     shown = tuple(costs)[: 1 + max(runners_up, 0)]
     facts = tuple(Row(FACTS, name, unit, formula, (value,)) for name, unit, formula, value in _facts(problem, chip))

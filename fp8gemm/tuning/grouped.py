@@ -21,7 +21,7 @@ def select_grouped(problem: GroupedProblem, chip: Chip) -> Config:
 
 def ranked_grouped(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
     """Every candidate, best first. All of them are right whatever the sizes of groups."""
-    return _ranked(replace(problem, m=counted_rows(problem.m), static_weights=False), chip)
+    return _ranked(replace(problem, m=counted_rows(problem.m)), chip)
 
 
 def grouped_config_by_m(problem: GroupedProblem, chip: Chip) -> tuple[tuple[int, Config], ...]:

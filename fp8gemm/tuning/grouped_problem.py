@@ -30,7 +30,7 @@ class GroupedProblem:
         output: element type of D.
         store: how D can be written.
         c: element type of what is added, to groups of columns alone.
-        batch_invariant, static_weights: as in `Problem`.
+        batch_invariant: as in `Problem`.
 
     Raises:
         InputError: as `Problem`, or for no groups or more than `MAX_GROUPS`.
@@ -45,7 +45,6 @@ class GroupedProblem:
     store: StoreKind = StoreKind.TMA
     c: Addend = Addend.NONE
     batch_invariant: bool = False
-    static_weights: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= MAX_GROUPS:
@@ -72,7 +71,6 @@ class GroupedProblem:
             self.scaling,
             self.c,
             batch_invariant=self.batch_invariant,
-            static_weights=self.static_weights,
         )
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import operands, settings
+from fp8gemm import settings
+from fp8gemm.checks import operands
 from fp8gemm.errors import InputError
 from tests import cases
 from tests.calls import same_bits

@@ -186,3 +186,18 @@ def test_layers_that_read_one_tensor_quantise_it_once(options: dict[str, Any] | 
 def test_compile_options_with_cuda_graphs() -> None:
     options = compile_options(cuda_graphs=True)
     assert options.pop("triton.cudagraphs") is True and options.keys() == compile_options().keys()
+
+
+def test_a_number_of_rows_that_only_the_graph_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    b, scales_b = fp8gemm.quantize_weight(WEIGHT)
+    group = b.view(torch.uint8)[None].clone().view(b.dtype), scales_b[None].clone()
+
+    def chosen(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        a = fp8gemm.quantize_activation(x[mask])
+        ends = mask.sum()[None].int()
+        return fp8gemm.gemm(*a, b, scales_b), fp8gemm.gemm_grouped(*a, *group, offsets=ends)
+
+    function, _ = compiled(chosen)
+    x, mask = torch.randn(7, K), torch.tensor([1, 0, 1, 0, 1, 0, 0]).bool()
+    assert all(map(same_bits, function(x, mask), chosen(x, mask)))

@@ -122,8 +122,8 @@ def test_the_verdict_says_what_bounds_what_comes_next_and_the_other_orientation(
 
 def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ("20", "4096", "2048", "--groups", "6", "--layout", "masked")
-    found = run_json(capsys, *sizes, "--chip", "h20", "--output", "float16", "--static-weights")
-    problem = replace(grouped_problem(MASKED, 6, 20, 4096, 2048, OutputType.FLOAT16), static_weights=True)
+    found = run_json(capsys, *sizes, "--chip", "h20", "--output", "float16")
+    problem = grouped_problem(MASKED, 6, 20, 4096, 2048, OutputType.FLOAT16)
     explanation = explain_grouped(problem, named_chip("h20"))
     assert found == json.loads(json.dumps(explanation.as_json()))
     assert found["problem"]["grouping"] == "masked" and found["problem"]["groups"] == 6
@@ -144,6 +144,7 @@ def test_options_say_which_product(capsys: pytest.CaptureFixture[str]) -> None:
     ("options", "complaint"),
     [
         ("--layout masked", "--layout: expected --groups beside it"),
+        ("--groups 4 --static-weights", "--static-weights: expected none beside --groups"),
         ("--groups 4 --scaling 1d1d", "--scaling: expected none beside --groups"),
         ("--groups 4 --layout columns --output bfloat16", "--layout columns: expected neither"),
         ("--groups 4 --layout columns --batch-invariant", "--layout columns: expected neither"),

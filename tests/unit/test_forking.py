@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fp8gemm import dense, linear_plan, operands, plans
+from fp8gemm import dense, linear_plan, operands, plans, recent
 from fp8gemm.driver import forking, library
 from fp8gemm.errors import UnsupportedDeviceError
 from tests.jit import children
@@ -69,10 +69,10 @@ class OnGpu(torch.Tensor):
 
 def test_fault_22_every_way_to_the_gpu_is_refused_where_cuda_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "lost", True)
-    for module in (plans, dense):
-        monkeypatch.setattr(module, "PLAIN", {OnGpu})
+    monkeypatch.setattr(recent, "_PLAIN", {OnGpu})
     x: Any = torch.ones(8, 16).as_subclass(OnGpu)
     plan: Any = object.__new__(plans.Plan)
+    plan.b, plan.scales_b, plan.bias = x, x, None
     layer = linear_plan.LinearPlan(max_m=8, batch_invariant=None)
     ways = [
         lambda: dense.gemm(x, x, x, x),

@@ -261,3 +261,12 @@ def test_c_in_place_is_no_overlap() -> None:
     assert case.c is not None
     out = case.c.clone()
     case.check(fp8gemm.gemm_k_grouped(*case.operands, case.offsets(), c=out, out=out))
+
+
+@pytest.mark.parametrize("make", [grouped, masked])
+def test_there_is_no_promise_of_static_weights(make: Callable[[], Arguments]) -> None:
+    """It would do nothing: which weights come first is known when the kernels ahead have ended."""
+    function: Any = fp8gemm.gemm_grouped if make is grouped else fp8gemm.gemm_masked
+    with pytest.raises(TypeError, match="static_weights"):
+        function(**make(), static_weights=True)
+    assert "static_weights" not in str(getattr(torch.ops.fp8gemm, function.__name__).default._schema)

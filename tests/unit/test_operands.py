@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fp8gemm.checks.dtypes import addend, output_type
+from fp8gemm.checks.operands import check_b
 from fp8gemm.errors import InputError
-from fp8gemm.operands import addend, check_b, output_type, store_kind, tma_scales
+from fp8gemm.operands import store_kind, tma_scales
 from fp8gemm.scales import empty_mn_major, is_mn_major, mn_major_pitch
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.scales import BLOCK, block_count
 
@@ -90,8 +91,17 @@ def scaled_by_rows(recipe: Recipe | None, recipe_a: OperandRecipe | None, recipe
     return of_b == _ROWS
 
 
+def check_is_tensor(name: str, value: object) -> None:
+    """``value`` is a dense tensor."""
+    try:
+        check_tensor(name, value)
+    except InputError as error:
+        raise RefusedError(str(error)) from None
+
+
 def check_output(d: Tensor, dimensions: int, *dtypes: torch.dtype) -> None:
     """``d`` has so many dimensions, the last contiguous, groups packed, and one of ``dtypes``."""
+    check_is_tensor("d", d)
     shape, strides = d.shape, d.stride()
     if len(shape) != dimensions or d.dtype not in dtypes:
         expected = " or ".join(map(str, dtypes))
@@ -115,6 +125,7 @@ def check_shapes(codes_a: Tensor, codes_b: Tensor, d: Tensor) -> None:
 
 def check_addend(c: Tensor, d: Tensor) -> None:
     """``c`` can be added into ``d``: the same shape and dtype, N contiguous."""
+    check_is_tensor("c", c)
     if c.shape != d.shape or c.dtype != d.dtype or c.stride(-1) != 1:
         raise RefusedError(
             f"c: expected {d.dtype} of shape {tuple(d.shape)} as d, N contiguous, got {c.dtype} of shape "
@@ -143,6 +154,7 @@ def block_scales(scales: Tensor, codes_b: Tensor) -> Tensor:
 
 def check_layout(name: str, layout: Tensor, shape: tuple[int, ...]) -> None:
     """``layout`` is contiguous int32 of ``shape``."""
+    check_is_tensor(name, layout)
     if layout.dtype != torch.int32 or layout.shape != shape or not layout.is_contiguous():
         raise RefusedError(
             f"{name}: expected contiguous torch.int32 of shape {shape}, got {layout.dtype} of shape "

@@ -31,7 +31,7 @@ struct KernelParams {
     const int32_t* group_begins;    ///< (groups,): see scheduler/group_table.cuh
     const int32_t* group_ends;
     uint32_t k;     ///< of A and B, with Grouping::kColumns
-    uint32_t zero;  ///< 0, which the compiler does not know: see mainloop/multiply.cuh
+    uint32_t zero;  ///< 0, which the compiler does not know: see mainloop/release.cuh
 };
 static_assert(sizeof(KernelParams) == 960, "the host lays out this struct byte by byte");
 

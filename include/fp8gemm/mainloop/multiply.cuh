@@ -10,19 +10,10 @@
 // flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop goes round
 // in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at different
 // times: one always has two waves queued when the other has none. Where K ends inside a chunk, a short one stops there.
-//
-// A stage may be handed back when all of it has been read: the operands by WGMMA, which the wait for the wave says; and
-// the scales into registers, which nothing says. A load that was issued is not a load that is done: it queues behind the
-// stores ahead of it, and an arrival at an mbarrier does not queue with it. Only an instruction that reads a register waits
-// for the load that fills it, and the compiler is free to put the first of these, a promotion's, behind the arrival. (So
-// it did: one call in 500 of some kernels took a row's scales from the stage's next occupant; H200, 2026-11-22.) So
-//   - the arrival's address contains the loaded scales, and'ed with a zero that only the host knows to be one; or
-//   - where scales are too many for that (kHoldsBack), a stage is handed back when the next K block has been multiplied:
-//     its WGMMA wrote the registers that the promotion had read its block sums from, so the promotion was issued before.
-// tests/jit/test_machine_order.py looks for this order in the machine code.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
+#include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
@@ -76,9 +67,6 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     static constexpr uint32_t kShortChunk = kInFlight == 1 || kStepsVary ? kLongChunk : kLongChunk / 2;
     static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
     static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
-    /// Whether a stage is handed back one K block late: see above.
-    static constexpr bool kHoldsBack = Config::kScaling == Scaling::kRow && kInFlight == 1;
-    static_assert(!kHoldsBack || Config::kStages > 1, "no stage is left for the next K block");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
                   "weight scales advance between short chunks and in the middle of long ones");
 
@@ -103,10 +91,7 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     typename Ring::State state_ = Ring::State::for_reader();
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
     uint32_t full_;               ///< address of the full barrier of the stage of `state_`
-    uint32_t zero_;               ///< which the compiler does not know
-    uint32_t pending_ = 0;        ///< 0, once the scales of all waves finished of a K block have been loaded
-    uint32_t held_back_ = 0;      ///< address of the full barrier of the stage that is handed back next
-    uint32_t nobody_ = kHoldsBack ? kThreadsPerWarp : 0;  ///< not 0 until there is one
+    StageRelease<Config> release_;
 
 public:
     template <class Params>
@@ -117,7 +102,7 @@ public:
           lane_(ptx::lane_index()),
           warpgroup_(warpgroup),
           full_(ptx::shared_address(&stages.ring.full[0])),
-          zero_(params.zero) {
+          release_(lane_, params.zero) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
         descriptor_a_ = descriptor_address(stages.a[share()]) + descriptor_offset(origin.row * Shape::kBlockK);
@@ -256,7 +241,7 @@ private:
             const Flight& above = flights[(wave_of_chunk - Shape::kWavesN) % kInFlight];
             flight.products = scales_.products_below(above.products, slot, k_block, n, scales_a, loaded);
         }
-        flight.pending = kHoldsBack ? 0 : ptx::and_in_order(loaded, zero_);
+        flight.pending = release_.pending(loaded);
         if (wave == kWavesPerBlock - 1) {
             look_ahead();
         }
@@ -274,9 +259,9 @@ private:
         const uint32_t n = wave % Shape::kWavesN;
         ptx::wgmma_wait<kLater>();
         this->mark(Activity::kPromote, of_tile(k_block), wave);
-        pending_ |= flight.pending;
+        release_.wait_for(flight.pending);
         if (wave == kWavesPerBlock - 1) {
-            release(flight.full);
+            release_.release(flight.full);
         }
         scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
     }
@@ -299,32 +284,6 @@ private:
         state_.advance();
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
         stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);
-    }
-
-    /// Hands back the stage of a K block of which the last wave has been waited for, or that of the K block before.
-    FP8GEMM_DEVICE void release(uint32_t full) {
-        if constexpr (kHoldsBack) {
-            arrive_empty(held_back_);
-            held_back_ = full;
-            nobody_ = 0;
-        } else {
-            arrive_empty(full + pending_);
-            pending_ = 0;
-        }
-    }
-
-    /// One arrival per warp at every CTA that writes into this one's stage, told by the address of its full barrier. Loads
-    /// are instructions of whole warps, so that it is enough if the lane that arrives has waited for them.
-    FP8GEMM_DEVICE void arrive_empty(uint32_t full) {
-        constexpr uint32_t kFromFullToEmpty = sizeof(ring_.full);
-        __syncwarp();
-        if constexpr (Shape::kClusterSize == 1) {
-            if ((lane_ | nobody_) == 0) {
-                ptx::mbarrier_arrive<kFromFullToEmpty>(full);
-            }
-        } else if ((lane_ | nobody_) < Shape::kClusterSize) {
-            ptx::mbarrier_arrive_cluster(full + kFromFullToEmpty, lane_);
-        }
     }
 };
 

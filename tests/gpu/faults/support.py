@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import operands
+from fp8gemm.checks.dtypes import addend, output_type
+from fp8gemm.checks.operands import check_b
 from fp8gemm.dispatch import device_chip
 from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.jit.parallel import build_many
+from fp8gemm.operands import store_kind
 from fp8gemm.scales import mn_major_pitch, to_mn_major
 from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
@@ -51,8 +53,8 @@ class Kind:
         if store is None:
             in_pairs = self.c is None or n % 2 == 0
             store = StoreKind.TMA if in_pairs and n * self.output.itemsize % 16 == 0 else StoreKind.PREDICATED
-        c, bias = operands.addend("c", self.c), operands.addend("bias", self.bias)
-        return Problem(m, n, k, operands.output_type(self.output), store, self.scaling, c, bias)
+        c, bias = addend("c", self.c), addend("bias", self.bias)
+        return Problem(m, n, k, output_type(self.output), store, self.scaling, c, bias)
 
     def __str__(self) -> str:
         c = f"{'in-place' if self.in_place else 'c'}-{_name(self.c)}" if self.c else ""
@@ -87,10 +89,10 @@ def problem_of(case: Case, out: Tensor, *, c: Tensor | None = None) -> Problem:
     """The problem that `gemm` makes of a case; `c` where it does not lie as the case's does."""
     c = case.c if c is None else c
     added = (("c", c), ("bias", case.bias))
-    terms = [operands.addend(name, None if term is None else term.dtype) for name, term in added]
-    scaling = operands.check_b(case.b, case.scales_b)
-    store = operands.store_kind(out, c)
-    return Problem(*out.shape, case.b.shape[1], operands.output_type(out.dtype), store, scaling, *terms)
+    terms = [addend(name, None if term is None else term.dtype) for name, term in added]
+    scaling = check_b(case.b, case.scales_b)
+    store = store_kind(out, c)
+    return Problem(*out.shape, case.b.shape[1], output_type(out.dtype), store, scaling, *terms)
 
 
 def build_chosen(problems: Iterable[Problem], device: torch.device) -> None:

@@ -1,0 +1,141 @@
+"""Calls that make their output: what was checked once is launched again, wherever the allocator puts the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fp8gemm
+from fp8gemm import dense, dispatch, operands, plans, recent
+from fp8gemm.recent import PLACES, Recent
+from fp8gemm.reference import gemm_reference
+from fp8gemm.tuning.hopper import named_chip
+from tests import cases
+from tests.calls import same_bits
+
+M, N, K = 33, 136, 256
+BF16 = torch.bfloat16
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    is_cuda = True
+
+    def get_device(self) -> int:
+        return 0
+
+
+class Kernel:
+    """Computes the one product that there is; notes what is bound and launched."""
+
+    reads_scales_by_tma = False
+    product: Tensor
+
+    def __init__(self, problem: Any, config: Any, **options: Any) -> None:
+        self.problem, self.config = problem, config
+
+    def bind(self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **others: Any) -> Callable[[], None]:
+        NOTES.append("bound")
+        out = others["out"]
+
+        def run() -> None:
+            NOTES.append("launched")
+            out.copy_(self.product[:, : b.shape[0]])
+
+        return run
+
+
+NOTES: list[str] = []
+
+
+@pytest.fixture
+def allocated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
+    """A played GPU, and the outputs that its allocator gives in turn."""
+    NOTES.clear()
+    outputs = [torch.full((M, N), torch.nan, dtype=BF16)]
+
+    given = {
+        "uses_reference": lambda tensor: False,
+        "device_chip": lambda index: named_chip("h200"),
+        "current_stream": lambda index: 17,
+        "current_device": lambda: 0,
+        "launch_on": lambda index, bound: bound(),
+        "build_many": lambda requests: None,
+        "load_kernel": Kernel,
+        "_kernels": {},
+        "_recent": Recent(8),
+    }
+    for module in (operands, dense, plans, dispatch):
+        for name, value in given.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(recent, "_PLAIN", {OnGpu, Tensor})
+    monkeypatch.setattr(dispatch, "on_device", lambda index: nullcontext())
+    yield outputs
+
+
+def prepared(of: str, case: cases.Case, monkeypatch: pytest.MonkeyPatch, outputs: list[Tensor]) -> Callable[..., Any]:
+    a, scales_a, b, scales_b = case.operands
+    Kernel.product = gemm_reference(*case.operands)
+    on_gpu = a.as_subclass(OnGpu)
+    plan = fp8gemm.plan(b, scales_b, max_m=M) if of == "plan" else None
+
+    def give(shape: Any, *others: Any, **options: Any) -> Tensor:
+        assert tuple(shape) == (M, N)
+        outputs.append(outputs.pop(0))
+        return outputs[-1].fill_(torch.nan)
+
+    for name in ("empty", "empty_strided"):
+        monkeypatch.setattr(torch, name, give)
+    if plan is not None:
+        return lambda **changed: plan(on_gpu, scales_a, **changed)
+    return lambda **changed: fp8gemm.gemm(on_gpu, scales_a, b, scales_b, **changed)
+
+
+@pytest.mark.parametrize("of", ["gemm", "plan"])
+def test_the_same_again_into_a_new_output(of: str, allocated: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = cases.signed(M, N, K, seed=1)
+    expected = gemm_reference(*case.operands)
+    call = prepared(of, case, monkeypatch, allocated)
+    for _ in range(3):
+        assert same_bits(call(), expected)
+    assert ["bound", *["launched"] * 3] == NOTES
+    allocated.append(torch.zeros(M, N, dtype=BF16))  # of other tensors the first place may be in use
+    for _ in range(4):
+        assert same_bits(call(), expected)
+    assert NOTES.count("bound") == 2 and NOTES.count("launched") == 7
+    given = torch.zeros(M, N, dtype=BF16)
+    for _ in range(2):
+        assert call(out=given) is given and same_bits(given, expected)
+    assert NOTES.count("bound") == 3
+
+
+@pytest.mark.parametrize("of", ["gemm", "plan"])
+def test_more_places_than_are_kept(of: str, allocated: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = cases.signed(M, N, K, seed=1)
+    expected = gemm_reference(*case.operands)
+    call = prepared(of, case, monkeypatch, allocated)
+    allocated += [torch.zeros(M, N, dtype=BF16) for _ in range(PLACES)]
+    for _ in range(2 * len(allocated)):
+        assert same_bits(call(), expected)
+    assert NOTES.count("bound") == NOTES.count("launched") == 2 * (PLACES + 1), "the oldest is forgotten each time"
+
+
+def test_a_plan_whose_weight_has_another_n_at_the_same_place(
+    allocated: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.signed(M, N, K, seed=1)
+    a, scales_a, b, scales_b = case.operands
+    plan = fp8gemm.plan(b, scales_b, max_m=M)
+    Kernel.product = gemm_reference(*case.operands)
+    for _ in range(2):
+        plan(a.as_subclass(OnGpu), scales_a)
+    plan.b, plan.scales_b = b[:128], scales_b[:1]
+    made = plan(a.as_subclass(OnGpu), scales_a)
+    assert same_bits(made, gemm_reference(a, scales_a, plan.b, plan.scales_b))
