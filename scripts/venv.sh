@@ -41,8 +41,14 @@ install() {
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" -e "$root[test,dev]"
 }
 
+# Beside the NVRTC that is used, another for tests of machine code; never imported, so it lies in a directory of its own.
+other_compiler() {
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --target "$venv/nvrtc-13.0" \
+        nvidia-cuda-nvrtc==13.0.88 || say "no NVRTC 13.0 can be had here: tests of machine code go without it"
+}
+
 own_environment() {
-    "$python" -m venv "$venv" && install -c "$root/constraints.txt"
+    "$python" -m venv "$venv" && install -c "$root/constraints.txt" && other_compiler
 }
 
 # Without the torch pin, which would pull in another torch than the machine's.

@@ -22,9 +22,9 @@ from fp8gemm.families.quantize import QuantizeKernel
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
-from fp8gemm.tuning.grouped_config import grouped_shared_bytes
+from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
-from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA
+from fp8gemm.tuning.hopper import MAX_BOX_ROWS, SHARED_BYTES_PER_CTA
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
@@ -143,7 +143,8 @@ def _fitting(problem: GroupedProblem, config: TileConfig | None) -> Iterator[Til
     for fewer in (0, 1):
         if config is not None and config.stages - fewer >= 2:
             shallower = replace(config, stages=config.stages - fewer)
-            if grouped_shared_bytes(problem, shallower) <= SHARED_BYTES_PER_CTA:
+            fits = grouped_shared_bytes(problem, shallower) <= SHARED_BYTES_PER_CTA
+            if fits and scales_of_box(problem, shallower) <= MAX_BOX_ROWS:
                 yield shallower
                 return
 

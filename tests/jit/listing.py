@@ -90,7 +90,10 @@ class Listing:
         return listing
 
     def followers(self, place: int) -> Iterator[int]:
-        """What may run after an instruction."""
+        """What may run after an instruction; after -1 the first."""
+        if place < 0:
+            yield 0
+            return
         instruction = self.instructions[place]
         if instruction.target:
             yield self.places[instruction.target]

@@ -30,16 +30,61 @@ def late_loads(listing: Listing, *, held_back: bool = False) -> list[str]:
     back one K block late, and the first release behind that is not yet its own.
     """
     found = []
-    for place in listing.where(r"LDS\b"):
-        load = listing.instructions[place]
-        users = _users(listing, place)
-        copied = any(text.startswith("STG") for text in users)
-        scales = any(text.startswith(("FMUL", "FFMA")) for text in users)
-        if copied or scales:
-            waves = _waves_started(listing, place, copied)
-            release = _release_before_use(listing, place, waves_started=waves, held_back=held_back and not copied)
-            if release is not None:
-                found.append(f"{load.text} is not waited for by {listing.instructions[release].text}")
+    for place, copied in (*((i, False) for i in scale_loads(listing)), *((i, True) for i in _copying_loads(listing))):
+        waves = _waves_started(listing, place, copied)
+        release = _release_before_use(listing, place, waves_started=waves, held_back=held_back and not copied)
+        if release is not None:
+            late = listing.instructions[release].text
+            found.append(f"{listing.instructions[place].text} is not waited for by {late}")
+    return found
+
+
+def scale_loads(listing: Listing) -> list[int]:
+    """The places of loads from shared memory of what is multiplied."""
+    return [i for i in listing.where(r"LDS\b") if any(re.match("FMUL|FFMA", user) for user in _users(listing, i))]
+
+
+def _copying_loads(listing: Listing) -> list[int]:
+    return [i for i in listing.where(r"LDS\b") if any(user.startswith("STG") for user in _users(listing, i))]
+
+
+def unfenced_staging(listing: Listing) -> list[str]:
+    """Writes of staged outputs that an arrival hands over to the copy engine without a proxy fence between."""
+    found = []
+    for place in listing.where(r"STSM\b") or (listing.where(r"STS\.64") if listing.where("UTMASTG") else ()):
+        # A barrier of the CTA ends the search: tables are written by such stores too, and handed over by it.
+        after = listing.reached(place, lambda each: is_release(each) or each.opcode.startswith((_FENCE, "BAR")))
+        if any(is_release(listing.instructions[i]) for i in after):
+            found.append(f"{listing.instructions[place].text} is handed over before a fence")
+    return found
+
+
+def unread_slots(listing: Listing) -> list[str]:
+    """Bulk stores whose slot an arrival hands back without waiting until they have read it."""
+    found = []
+    for place in listing.where(r"UTMASTG"):
+        for waited in ("UTMACMDFLUSH", "DEPBAR.LE SB0"):
+            after = listing.reached(place, lambda each, w=waited: is_release(each) or each.text.startswith(w))
+            if any(is_release(listing.instructions[i]) for i in after):
+                found.append(f"{listing.instructions[place].text}: an arrival comes before {waited}")
+    return found
+
+
+def early_writes(listing: Listing) -> list[str]:
+    """Writes to global memory that some path from the entry comes to without having waited for the grids ahead."""
+    writes = re.compile(r"STG|UTMASTG|RED|ATOMG")
+    ends = re.compile("ACQBULK|STG|UTMASTG|RED|ATOMG")
+    entry = listing.reached(-1, lambda each: ends.match(each.text) is not None)
+    return [text for i in entry if writes.match(text := listing.instructions[i].text)]
+
+
+def unfenced_cluster_arrivals(listing: Listing) -> list[str]:
+    """Arrivals at the cluster's barrier that no fence comes before: the line ahead of a release, as PTX defines it."""
+    found = []
+    for place in listing.where("UCGABAR_ARV"):
+        ahead = [each.opcode for each in listing.instructions[max(place - 6, 0) : place]]
+        if "MEMBAR.ALL.GPU" not in ahead:
+            found.append(f"{listing.instructions[place].text} has no fence ahead of it")
     return found
 
 

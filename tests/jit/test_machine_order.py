@@ -1,0 +1,159 @@
+"""What must come before what in the kernels, read in their machine code, under each NVRTC that there is.
+
+Every family with a ring: single and grouped products of both scalings, all tiles, both stores, with and without
+addends, and the swapped orientation. The claims are those of the table in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from fp8gemm import headers
+from fp8gemm.families import grouped
+from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.tuning import hopper
+from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.grouped import ranked_grouped
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+from tests.jit import order
+from tests.jit.listing import Listing
+from tests.jit.nvrtcs import compile_with, libraries
+from tests.jit.sass import disassemble, disassemblers
+from tests.swap_ab import SPREAD
+
+TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
+BF16, F16, F32 = OutputType.BFLOAT16, OutputType.FLOAT16, OutputType.FLOAT32
+GROUPED = (
+    GroupedProblem(Grouping.CONTIGUOUS, 8, 64, 584, 1168),
+    GroupedProblem(Grouping.CONTIGUOUS, 8, 64, 577, 128, F32, PREDICATED),
+    GroupedProblem(Grouping.MASKED, 1024, 64, 65, 128, F16, PREDICATED),
+    GroupedProblem(Grouping.MASKED, 8, 64, 584, 2048),
+    GroupedProblem(Grouping.COLUMNS, 8, 64, 577, 128, F32, PREDICATED),
+    GroupedProblem(Grouping.COLUMNS, 8, 64, 584, 128, F32, c=Addend.FLOAT32),
+)
+
+
+def single() -> Iterator[tuple[Problem, Config]]:
+    for scaling, store, k in product(Scaling, StoreKind, (128, 2048)):
+        if store is TMA and k == 128:
+            continue  # nothing but element-wise stores of the tile before makes loads late
+        output = F32 if scaling is Scaling.ROW or store is PREDICATED else BF16
+        problem = Problem(1, 584 if store is TMA else 577, k, output, store, scaling)
+        yield from ((problem, config) for config in candidate_configs(store, output, scaling))
+    for scaling in Scaling:
+        added = Problem(1, 577, 1168, F32, PREDICATED, scaling, Addend.FLOAT32, Addend.BFLOAT16)
+        yield from ((added, config) for config in candidate_configs(PREDICATED, F32, scaling))
+    for index, config in enumerate(SPREAD):
+        store = (TMA, PREDICATED)[index % 2]
+        yield Problem(1, 584 if store is TMA else 577, (7168, 1168)[index % 2], store=store, c=Addend.FLOAT32), config
+
+
+def groups() -> Iterator[tuple[GroupedProblem, Config]]:
+    for problem in GROUPED:
+        ranked = ranked_grouped(problem, hopper.CHIPS["h200"])
+        yield from ((problem, config) for config in ranked if isinstance(config, TileConfig))
+        yield from [(problem, config) for config in ranked if isinstance(config, SwapAbConfig)][:3]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is compiled."""
+
+    request: KernelRequest
+    config: Config
+    scaling: Scaling
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether it hands stages back one K block late: mainloop/release.cuh."""
+        config = self.config
+        return isinstance(config, TileConfig) and self.scaling is Scaling.ROW and config.waves_in_flight == 1
+
+
+def kernels() -> list[Kernel]:
+    found = [Kernel(kernel_request(problem, config), config, problem.scaling) for problem, config in single()]
+    found += [Kernel(grouped.kernel_request(problem, config), config, problem.scaling) for problem, config in groups()]
+    return list({kernel.request: kernel for kernel in found}.values())
+
+
+Compiled = list[tuple[Kernel, Listing]]
+
+
+@pytest.fixture(
+    scope="module", params=["", *libraries()], ids=["the NVRTC in use", *map(os.path.basename, libraries())]
+)
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """All kernels and their machine code."""
+    tool = next(disassemblers(), None)
+    if tool is None:
+        pytest.skip("no nvdisasm on PATH, in the package nvidia-cuda-nvdisasm or in triton")
+    target, wanted = tmp_path_factory.mktemp("order") / "kernels", kernels()
+    _, cubins = compile_with(request.param, [kernel.request for kernel in wanted], target, headers.include_dir())
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        texts = list(pool.map(partial(_listing, tool), cubins))
+    parsed = [Listing.parse(kernel.request.label, text) for kernel, text in zip(wanted, texts, strict=True)]
+    assert all(len(listing.instructions) > 300 for listing in parsed), "a listing is not understood"
+    return list(zip(wanted, parsed, strict=True))
+
+
+def _listing(tool: Path, cubin: Path) -> str:
+    text = disassemble(tool, cubin)
+    assert text is not None, f"{tool} does not read {cubin}"
+    return text
+
+
+def ordinary(compiled: Compiled) -> Iterator[tuple[Kernel, Listing]]:
+    return ((kernel, listing) for kernel, listing in compiled if isinstance(kernel.config, TileConfig))
+
+
+def test_every_family_is_among_them(compiled: Compiled) -> None:
+    assert {kernel.request.family for kernel, _ in compiled} >= {"Dense", "Grouped", "SwapAb", "GroupedSwapAb"}
+    assert {kernel.holds_back for kernel, _ in compiled} == {False, True}
+
+
+def test_a_stage_is_handed_back_when_its_scales_are_in_registers(compiled: Compiled) -> None:
+    wrong = {
+        listing.label: late
+        for kernel, listing in ordinary(compiled)
+        if (late := order.late_loads(listing, held_back=kernel.holds_back))
+    }
+    shown = "\n".join(f"{label}: {late[0]}, and {len(late) - 1} more" for label, late in wrong.items())
+    assert not wrong, f"{len(wrong)} of {len(compiled)} kernels:\n{shown}"
+
+
+def test_the_loads_that_are_looked_at_are_there(compiled: Compiled) -> None:
+    """A test of order that finds nothing to order would pass."""
+    for kernel, listing in ordinary(compiled):
+        assert order.scale_loads(listing), kernel.request.label
+
+
+def test_what_is_staged_is_visible_before_it_is_handed_over(compiled: Compiled) -> None:
+    wrong = {listing.label: late for _, listing in ordinary(compiled) if (late := order.unfenced_staging(listing))}
+    assert not wrong
+
+
+def test_a_slot_is_handed_back_when_it_has_been_read(compiled: Compiled) -> None:
+    wrong = {listing.label: late for _, listing in compiled if (late := order.unread_slots(listing))}
+    assert not wrong
+
+
+def test_nothing_is_written_before_the_grids_ahead_have_ended(compiled: Compiled) -> None:
+    wrong = {listing.label: early for _, listing in compiled if (early := order.early_writes(listing))}
+    assert not wrong
+
+
+def test_what_a_cta_has_done_is_done_before_its_cluster_is_told(compiled: Compiled) -> None:
+    wrong = {listing.label: late for _, listing in compiled if (late := order.unfenced_cluster_arrivals(listing))}
+    assert not wrong
