@@ -11,6 +11,7 @@ from tests.mutations import (
     pipeline,
     placement,
     quantize,
+    release,
     scales,
     shares,
     swap_ab,
@@ -25,6 +26,7 @@ MUTANTS = (
     + epilogue.MUTANTS
     + placement.MUTANTS
     + pipeline.MUTANTS
+    + release.MUTANTS
     + lifetime.MUTANTS
     + swap_ab.MUTANTS
     + swap_ab_order.MUTANTS

@@ -40,8 +40,8 @@ def _after(header: str, *places: str) -> list[Edit]:
 
 
 _ARRIVES = (
-    '_, [%0];" ::"r"(shared_address(barrier)) : "memory");',
-    '"}" ::"r"(shared_address(barrier)),\n        "r"(rank)\n        : "memory");',
+    '_, [%0 + %1];" ::"r"(address), "n"(kOffset) : "memory");',
+    '"}" ::"r"(barrier),\n        "r"(rank)\n        : "memory");',
 )
 
 CHAOS = (
@@ -49,12 +49,12 @@ CHAOS = (
     *_after(
         "ptx/mbarrier.cuh",
         "FP8GEMM_DEVICE void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {",
-        "FP8GEMM_DEVICE void mbarrier_arrive(uint64_t* barrier) {",
-        "FP8GEMM_DEVICE void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {",
+        "FP8GEMM_DEVICE void mbarrier_arrive(uint32_t address) {",
+        "FP8GEMM_DEVICE void mbarrier_arrive_cluster(uint32_t barrier, uint32_t rank) {",
         "FP8GEMM_DEVICE void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {",
-        "FP8GEMM_DEVICE void mbarrier_wait(uint64_t* barrier, uint32_t parity) {",
+        "FP8GEMM_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {",
         "FP8GEMM_DEVICE void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {",
-        "FP8GEMM_DEVICE bool mbarrier_test(uint64_t* barrier, uint32_t parity) {",
+        "FP8GEMM_DEVICE bool mbarrier_test(uint32_t barrier, uint32_t parity) {",
     ),
     # And after an arrival: what a thread still does with a stage that it has given away then comes late.
     *_after("ptx/mbarrier.cuh", *_ARRIVES),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from fp8gemm.families import grouped
+from fp8gemm.families import grouped, stream
 from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.group_ranges import GROUP_RANGES
 from fp8gemm.families.quantize import (
@@ -113,6 +113,7 @@ SAMPLES = {
     "float16": _product(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
     "float32": _product(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
     "row": _product(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
+    "row_one_wave": _product(replace(_PROBLEM, scaling=Scaling.ROW), TileConfig(128, 64, 3)),
     "shared_k": _product(_ODD, _SHARED_K),
     "shared_k_row": _product(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
     "c": _product(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
@@ -133,6 +134,7 @@ SAMPLES = {
     "grouped_swapped_many": _grouped(Grouping.CONTIGUOUS, _SWAPPED, 512),
     "grouped_swapped_masked": _grouped(Grouping.MASKED, _SWAPPED),
     "group_ranges": Sample(GROUP_RANGES),
+    "stream": Sample(stream.kernel_request(576, 7168, stream.StreamConfig())),
     "quantize_rows": _rows(QuantizeSource.PLAIN, 4),
     "quantize_silu_mul": _rows(QuantizeSource.SILU_MUL, 4),
     "quantize_blocks": Sample(quantizer_of_blocks(_INPUT, 8).request),

@@ -14,13 +14,14 @@ _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 
 _WAIT_FULL = """\
         if (wave == 0 && !stage_is_full_) {
-            ring_.wait_full(state_);
+            ptx::mbarrier_wait(full_, state_.parity);
         }
 """
-_LOOK_AHEAD = """\
+_ADVANCE = """\
         state_.advance();
-        stage_is_full_ = ring_.is_full(state_);
+        full_ = ptx::shared_address(&ring_.full[state_.stage]);
 """
+_LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"
 _READERS = "Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, rows.stage_bytes"
 _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
@@ -28,8 +29,8 @@ _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + 
 _FACTORS = (
     Edit(
         _MULTIPLY,
-        "        uint32_t stage;\n    };\n",
-        "        uint32_t stage, slot, k_block;\n float scales_a[2];\n    };\n",
+        "        uint32_t stage;\n        uint32_t full; ",
+        "        uint32_t stage, slot, k_block;\n        float scales_a[2];\n        uint32_t full; ",
     ),
     Edit(
         _MULTIPLY,
@@ -40,14 +41,18 @@ _FACTORS = (
 _SOURCE = "&stages_.scales.a[flight.slot][first_row_ + m * Shape::kWaveM];"
 _RELEASE = """\
         if (wave == kWavesPerBlock - 1) {
-            release_stage(flight.stage);
+            release(flight.full);
         }
 """
 _RELEASE_STARTED = """
             if (wave % kWavesPerBlock == kWavesPerBlock - 1) {
-                release_stage(flights[wave % kInFlight].stage);
+                pending_ |= flights[wave % kInFlight].pending;
+                release(flights[wave % kInFlight].full);
             }"""
-_LOOKS = "            look_ahead();\n"
+_LOOKS = "        if (wave == kWavesPerBlock - 1) {\n            look_ahead();\n"
+_LOADED = "uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);"
+_PRODUCTS = "flight.products = scales_.products(slot, k_block, n, scales_a, loaded);"
+_LATE_PRODUCTS = "uint32_t unused;\nflight.products = scales_.products(flight.slot, flight.k_block, n,"
 
 
 def _deadlock(name: str, what: str, *edits: Edit, sample: str = "plain") -> Mutant:
@@ -63,12 +68,12 @@ _OPERAND_RING = (
     race(
         "look-ahead-believed",
         "consumers take the next stage for full although it was not when they looked",
-        Edit(_MULTIPLY, "stage_is_full_ = ring_.is_full(state_);", "stage_is_full_ = ring_.is_full(state_) || true;"),
+        Edit(_MULTIPLY, _LOOK, _LOOK.replace(";", " || true;")),
     ),
     race(
         "look-ahead-at-the-same-stage",
         "consumers look whether the stage in use is full and take the answer for the next",
-        Edit(_MULTIPLY, _LOOK_AHEAD, "".join(reversed(_LOOK_AHEAD.splitlines(keepends=True)))),
+        Edit(_MULTIPLY, _ADVANCE + _LOOK, _LOOK + _ADVANCE),
     ),
     race(
         "empty-not-awaited",
@@ -104,30 +109,23 @@ _OPERAND_RING = (
             _MULTIPLY,
             PROMOTE,
             f"const float* late = {_SOURCE}\nconst float late_a[2] = {{late[0], late[8]}};\n"
-            f"flight.products = scales_.products(flight.slot, flight.k_block, n, late_a);\n{PROMOTE}",
+            f"{_LATE_PRODUCTS} late_a, unused);\n{PROMOTE}",
         ),
     ),
     race(
         "scales-of-b-read-after-release",
         "the row scales of B are read when the stage has been given away",
         *_FACTORS,
-        Edit(
-            _MULTIPLY,
-            "flight.products = scales_.products(slot, k_block, n, scales_a);",
-            "flight.scales_a[0] = scales_a[0], flight.scales_a[1] = scales_a[1];",
-        ),
-        Edit(
-            _MULTIPLY,
-            PROMOTE,
-            f"flight.products = scales_.products(flight.slot, flight.k_block, n, flight.scales_a);\n{PROMOTE}",
-        ),
+        Edit(_MULTIPLY, _LOADED, f"flight.scales_a[0] = scales_a[0], flight.scales_a[1] = scales_a[1];\n{_LOADED}"),
+        Edit(_MULTIPLY, _PRODUCTS, ""),
+        Edit(_MULTIPLY, PROMOTE, f"{_LATE_PRODUCTS} flight.scales_a, unused);\n{PROMOTE}"),
         sample="row",
     ),
     race(
         "release-before-the-products-are-there",
         "a stage is given away while the tensor cores may still read it",
         Edit(_MULTIPLY, _RELEASE, ""),
-        Edit(_MULTIPLY, _LOOKS, f"{_LOOKS}            release_stage(flight.stage);\n"),
+        Edit(_MULTIPLY, _LOOKS, f"pending_ |= flight.pending;\n{_LOOKS}            release(flight.full);\n"),
         may_survive="a refill makes a round trip to L2 after the last warp has given the stage away, by which time the "
         "products that all four warps have started are done",
     ),

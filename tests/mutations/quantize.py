@@ -246,6 +246,14 @@ _NORMS = (
         RACE,
         sample="quantize_norm",
     ),
+    Mutant(
+        "largest-read-before-it-is-there",
+        "the warps of a block of weights do not wait for each other's largest values",
+        (Edit(_BLOCKS, "        __syncthreads();\n", ""),),
+        _IN_BLOCKS,
+        RACE,
+        sample="quantize_blocks",
+    ),
 )
 
 _GRIDS = (

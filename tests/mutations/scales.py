@@ -56,7 +56,7 @@ _SCALES_OF_B = (
     Mutant(
         "scale-of-b-of-the-next-block-in-k",
         "the scales of B come from one K block later",
-        (Edit(_BLOCK, "__ldg(rows_[block] + k_block)", "__ldg(rows_[block] + (k_block + 1) % Shape::kNumKBlocks)"),),
+        (Edit(_BLOCK, "rows_[block][k_block]", "rows_[block][(k_block + 1) % Shape::kNumKBlocks]"),),
         _EXACT,
     ),
     Mutant(
@@ -76,7 +76,7 @@ _SCALES_OF_B = (
         "the matrix of B's scales is read as if it lay transposed",
         (
             Edit(_BLOCK, "scales_ + row * Shape::kNumKBlocks;", "scales_ + row;"),
-            Edit(_BLOCK, "__ldg(rows_[block] + k_block)", "__ldg(rows_[block] + k_block * kNumNBlocks)"),
+            Edit(_BLOCK, "rows_[block][k_block]", "rows_[block][k_block * kNumNBlocks]"),
         ),
         _EXACT,
     ),

@@ -1,0 +1,182 @@
+"""Faults of the orders that hand a place back or over: what an arrival is to wait for, and does not.
+
+Those of tests/mutations/pipeline.py arrive too early in the program, or not at all. Of these some arrive in their
+place, but before loads that were issued ahead are done; a stage's next occupant is then seldom there in time.
+"""
+
+from __future__ import annotations
+
+from tests.mutations.grouped import STRESS_GROUPED
+from tests.mutations.mutant import RACE, Edit, Mutant, race
+
+_MULTIPLY, _ROW, _SWAPPED = "mainloop/multiply.cuh", "mainloop/row_scales.cuh", "mainloop/swap_ab_multiply.cuh"
+_TMA, _CLIPPED, _STREAM = "epilogue/tma_store.cuh", "epilogue/clipped_store.cuh", "kernels/stream.cuh"
+
+IN_REGISTERS = ("tests/jit/test_machine_order.py::test_a_stage_is_handed_back_when_its_scales_are_in_registers",)
+_ORDER = "tests/gpu/test_release_order.py::test_"
+_CALL = f"{_ORDER}rows_have_the_scales_of_their_own_tile[float16-batch-invariant-pdl]"
+
+
+def _behind_stores(*families: str) -> tuple[str, ...]:
+    return tuple(f"{_ORDER}launches_behind_many_stores_are_right[{family}]" for family in families)
+
+
+_HOLDS_BACK = "            arrive_empty(held_back_);\n            held_back_ = full;\n            nobody_ = 0;\n"
+
+# Without sleeps, which would give the loads the time that they lack.
+_SCALES = (
+    Mutant(
+        "scales-not-awaited-at-release",
+        "a stage is given away while loads of its scales may be on their way",
+        (Edit(_MULTIPLY, "arrive_empty(full + pending_);", "arrive_empty(full);"),),
+        (*_behind_stores("dense 1D2D", "dense 1D1D"), _CALL),
+        may_survive="of many tiles the assembler puts instructions that wait for the loads ahead of the arrival, and "
+        "of the others they must queue for longer than a refill takes; zero-known-to-the-compiler comes to the same, "
+        "and is seen in machine code",
+    ),
+    Mutant(
+        "zero-known-to-the-compiler",
+        "the compiler knows what the loaded scales are and'ed with, and leaves nothing to wait for",
+        (Edit(_MULTIPLY, "zero_(params.zero)", "zero_(0)"),),
+        IN_REGISTERS,
+        gpu=False,
+    ),
+    Mutant(
+        "scales-of-the-first-wave-not-awaited",
+        "with several waves to a K block, a stage is given away when the last one's scales are there",
+        (Edit(_MULTIPLY, "pending_ |= flight.pending;", "pending_ = flight.pending;"),),
+        IN_REGISTERS,
+        gpu=False,
+        sample="tall",
+    ),
+    Mutant(
+        "row-scales-of-b-not-awaited",
+        "with row scales on both sides, a stage is given away when those of A are there",
+        (Edit(_ROW, "            loaded |= __float_as_uint(pair.x);\n", ""),),
+        IN_REGISTERS,
+        gpu=False,
+        sample="row",
+    ),
+    Mutant(
+        "stage-not-held-back",
+        "with one wave in flight, row scales are not awaited although the stage is given away with its own K block",
+        (Edit(_MULTIPLY, _HOLDS_BACK, "            nobody_ = 0;\n            arrive_empty(full);\n"),),
+        _behind_stores("dense 1D1D"),
+        sample="row_one_wave",
+        may_survive="the loads are issued before the wave that is waited for, and must queue for longer than it and a "
+        "refill take; of most tiles the assembler also puts instructions that wait for them ahead of the arrival",
+    ),
+    Mutant(
+        "held-back-before-there-is-one",
+        "with its first K block a CTA gives a stage away although there is none before, by an address of zero",
+        (Edit(_MULTIPLY, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),),
+        _behind_stores("dense 1D1D"),
+        RACE,
+        sample="row_one_wave",
+        may_survive="shared memory begins with what the system reserves, and no kernel's data are where it arrives",
+    ),
+    Mutant(
+        "first-stage-handed-back-twice",
+        "with its first K block a CTA gives that block's own stage away, and with the second again",
+        (
+            Edit(_MULTIPLY, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),
+            Edit(_MULTIPLY, "zero_(params.zero) {", "zero_(params.zero) {\n        held_back_ = full_;"),
+        ),
+        _behind_stores("dense 1D1D"),
+        RACE,
+        sample="row_one_wave",
+    ),
+    race(
+        "swapped-warps-release-unjoined",
+        "a warp's first lane gives the stage away without waiting for the others",
+        Edit(_SWAPPED, "            __syncwarp();\n", ""),
+        tests=("tests/gpu/test_stress.py::test_launches_of_small_shapes_are_right[swap_ab]",),
+        sample="swapped",
+        may_survive="the lanes run in step there: the WGMMA before it is an instruction of the whole converged warp",
+    ),
+)
+
+_COPIES = """\
+                if (row + Base::kPartRows > end) {
+                    copy_rows(params, slot, row, end, col);
+                }
+"""
+_EMPTY = "                    ptx::mbarrier_arrive(&ring.empty[state.stage]);\n                }\n"
+_FULL = """\
+                    if (ptx::lane_index() == 0) {
+                        ptx::mbarrier_arrive(&ring_.full[filled.stage]);
+                    }
+"""
+_STAGE = "                    stage(part, accumulators);\n"
+
+
+def _of_groups(name: str, what: str, *edits: Edit, may_survive: str = "") -> Mutant:
+    return race(f"grouped-{name}", what, *edits, tests=STRESS_GROUPED, sample="grouped", may_survive=may_survive)
+
+
+_STAGING = (
+    race(
+        "staging-handed-over-before-it-is-written",
+        "a warp declares its rows staged, and writes them then",
+        Edit(_TMA, _FULL, ""),
+        Edit(_TMA, _STAGE, _FULL.replace("filled", "state_") + _STAGE),
+    ),
+    _of_groups(
+        "staging-not-awaited",
+        "the store warp copies rows of a staging slot that the consumers have not filled",
+        Edit(_CLIPPED, "                ring.wait_full(state);\n", ""),
+    ),
+    _of_groups(
+        "rows-copied-after-the-slot-is-handed-back",
+        "the store warp copies rows of a staging slot that it has given away",
+        Edit(_CLIPPED, _COPIES, ""),
+        Edit(_CLIPPED, _EMPTY, _EMPTY + _COPIES),
+    ),
+    _of_groups(
+        "reading-not-awaited",
+        "the store warp hands a slot back while a box that is stored may still be read",
+        Edit(_CLIPPED, "                        ptx::tma_store_wait_read();\n", ""),
+    ),
+    _of_groups(
+        "lanes-hand-back-unjoined",
+        "the store warp's first lane hands a slot back without waiting for what the others copy",
+        Edit(_CLIPPED, "                __syncwarp();\n", ""),
+        may_survive="the first lane copies as many rows as any other, in step with them, and a row that is stored is "
+        "in registers",
+    ),
+)
+
+_ENDS = (
+    race(
+        "grouped-sums-of-warps-overwritten",
+        "with more groups than threads, a warp writes its next sum before the others have read the one before",
+        Edit(
+            "mainloop/fill_table.cuh",
+            "        __syncthreads();  // what warps left here the last time has been read\n",
+            "",
+        ),
+        tests=("tests/gpu/test_grouped.py::test_256_groups[small_integers-4-4]",),
+        sample="grouped_swapped_many",
+        may_survive="a warp reads the next groups' ranges from global memory before, which takes longer than it takes "
+        "the others to read a few sums",
+    ),
+    Mutant(
+        "streamed-weight-not-awaited",
+        "a CTA of the streaming floor ends while copies may still write to its shared memory",
+        (Edit(_STREAM, "            ptx::mbarrier_wait(&shared.full[state.stage], state.parity);\n", ""),),
+        ("tests/gpu/test_stream.py::test_any_weight_is_streamed_and_left_as_it_was",),
+        RACE,
+        sample="stream",
+        may_survive="its own copies alone write there, and nobody reads; what the next CTA there has is what it copies",
+    ),
+    Mutant(
+        "stream-ends-before-the-grid-ahead",
+        "the streaming floor does not wait for the grid ahead, and the one behind then need not either",
+        (Edit(_STREAM, "        ptx::wait_for_previous_grids();\n", ""),),
+        ("tests/gpu/test_stream.py::test_programmatic_launches_keep_their_order_with_other_kernels",),
+        sample="stream",
+        may_survive="torch's kernels, which are ahead there, let none begin before they end",
+    ),
+)
+
+MUTANTS = _SCALES + _STAGING + _ENDS
