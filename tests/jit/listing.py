@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 _LABEL = re.compile(r"^(\.L\w+):")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][^;]*?)\s*;")
@@ -75,6 +76,9 @@ def _width(opcode: str) -> int:
 class Listing:
     """A kernel's instructions in the order of the disassembler."""
 
+    ENTRY: ClassVar[int] = -1
+    """The place ahead of the first instruction."""
+
     label: str
     instructions: list[Instruction] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
@@ -90,8 +94,8 @@ class Listing:
         return listing
 
     def followers(self, place: int) -> Iterator[int]:
-        """What may run after an instruction; after -1 the first."""
-        if place < 0:
+        """What may run after an instruction."""
+        if place == self.ENTRY:
             yield 0
             return
         instruction = self.instructions[place]

@@ -44,6 +44,19 @@ def scale_loads(listing: Listing) -> list[int]:
     return [i for i in listing.where(r"LDS\b") if any(re.match("FMUL|FFMA", user) for user in _users(listing, i))]
 
 
+def unbound_scales(listing: Listing) -> list[str]:
+    """Loads of scales that no arrival's address is made of: nothing joins them to what is and'ed with zero."""
+    places = scale_loads(listing)
+    return [listing.instructions[i].text for i in places if not any(u.startswith("LOP3") for u in _users(listing, i))]
+
+
+def unknown_opcodes(listing: Listing) -> set[str]:
+    """Arrivals and loads that this module would not recognise as such."""
+    known = re.compile(r"SYNCS\.ARRIVE\.TRANS64(\.RED)?(\.A1T0)?$|LDSM|LDS(\.64|\.128)?$|LDG|LDC|LDGDEPBAR")
+    opcodes = {each.opcode for each in listing.instructions if each.opcode.startswith(("LD", "SYNCS.ARRIVE"))}
+    return {opcode for opcode in opcodes if not known.match(opcode)}
+
+
 def _copying_loads(listing: Listing) -> list[int]:
     return [i for i in listing.where(r"LDS\b") if any(user.startswith("STG") for user in _users(listing, i))]
 
@@ -74,7 +87,7 @@ def early_writes(listing: Listing) -> list[str]:
     """Writes to global memory that some path from the entry comes to without having waited for the grids ahead."""
     writes = re.compile(r"STG|UTMASTG|RED|ATOMG")
     ends = re.compile("ACQBULK|STG|UTMASTG|RED|ATOMG")
-    entry = listing.reached(-1, lambda each: ends.match(each.text) is not None)
+    entry = listing.reached(listing.ENTRY, lambda each: ends.match(each.text) is not None)
     return [text for i in entry if writes.match(text := listing.instructions[i].text)]
 
 

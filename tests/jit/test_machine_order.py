@@ -139,6 +139,20 @@ def test_the_loads_that_are_looked_at_are_there(compiled: Compiled) -> None:
         assert order.scale_loads(listing), kernel.request.label
 
 
+def test_scales_are_part_of_the_address_of_an_arrival(compiled: Compiled) -> None:
+    """Whatever the assembler makes of the order: but for stages that are handed back a K block late."""
+    wrong = {
+        listing.label: unbound
+        for kernel, listing in ordinary(compiled)
+        if not kernel.holds_back and (unbound := order.unbound_scales(listing))
+    }
+    assert not wrong
+
+
+def test_all_arrivals_and_loads_are_known(compiled: Compiled) -> None:
+    assert set[str]().union(*(order.unknown_opcodes(listing) for _, listing in compiled)) == set()
+
+
 def test_what_is_staged_is_visible_before_it_is_handed_over(compiled: Compiled) -> None:
     wrong = {listing.label: late for _, listing in ordinary(compiled) if (late := order.unfenced_staging(listing))}
     assert not wrong

@@ -41,13 +41,13 @@ _FACTORS = (
 _SOURCE = "&stages_.scales.a[flight.slot][first_row_ + m * Shape::kWaveM];"
 _RELEASE = """\
         if (wave == kWavesPerBlock - 1) {
-            release(flight.full);
+            release_.release(flight.full);
         }
 """
 _RELEASE_STARTED = """
             if (wave % kWavesPerBlock == kWavesPerBlock - 1) {
-                pending_ |= flights[wave % kInFlight].pending;
-                release(flights[wave % kInFlight].full);
+                release_.wait_for(flights[wave % kInFlight].pending);
+                release_.release(flights[wave % kInFlight].full);
             }"""
 _LOOKS = "        if (wave == kWavesPerBlock - 1) {\n            look_ahead();\n"
 _LOADED = "uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);"
@@ -125,7 +125,11 @@ _OPERAND_RING = (
         "release-before-the-products-are-there",
         "a stage is given away while the tensor cores may still read it",
         Edit(_MULTIPLY, _RELEASE, ""),
-        Edit(_MULTIPLY, _LOOKS, f"pending_ |= flight.pending;\n{_LOOKS}            release(flight.full);\n"),
+        Edit(
+            _MULTIPLY,
+            _LOOKS,
+            f"release_.wait_for(flight.pending);\n{_LOOKS}            release_.release(flight.full);\n",
+        ),
         may_survive="a refill makes a round trip to L2 after the last warp has given the stage away, by which time the "
         "products that all four warps have started are done",
     ),
@@ -139,7 +143,7 @@ _OPERAND_RING = (
     race(
         "warps-release-unjoined",
         "a warp's first lane gives the stage away without waiting for the others",
-        Edit(_MULTIPLY, "        __syncwarp();\n", ""),
+        Edit("mainloop/release.cuh", "        __syncwarp();\n", ""),
         may_survive="the lanes run in step there: the WGMMA before it is an instruction of the whole converged warp",
     ),
 )

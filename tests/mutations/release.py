@@ -9,10 +9,10 @@ from __future__ import annotations
 from tests.mutations.grouped import STRESS_GROUPED
 from tests.mutations.mutant import RACE, Edit, Mutant, race
 
-_MULTIPLY, _ROW, _SWAPPED = "mainloop/multiply.cuh", "mainloop/row_scales.cuh", "mainloop/swap_ab_multiply.cuh"
+_RELEASE, _ROW, _SWAPPED = "mainloop/release.cuh", "mainloop/row_scales.cuh", "mainloop/swap_ab_multiply.cuh"
 _TMA, _CLIPPED, _STREAM = "epilogue/tma_store.cuh", "epilogue/clipped_store.cuh", "kernels/stream.cuh"
 
-IN_REGISTERS = ("tests/jit/test_machine_order.py::test_a_stage_is_handed_back_when_its_scales_are_in_registers",)
+IN_REGISTERS = ("tests/jit/test_machine_order.py::test_scales_of_a_choice_of_kernels_are_in_registers",)
 _ORDER = "tests/gpu/test_release_order.py::test_"
 _CALL = f"{_ORDER}rows_have_the_scales_of_their_own_tile[float16-batch-invariant-pdl]"
 
@@ -28,7 +28,7 @@ _SCALES = (
     Mutant(
         "scales-not-awaited-at-release",
         "a stage is given away while loads of its scales may be on their way",
-        (Edit(_MULTIPLY, "arrive_empty(full + pending_);", "arrive_empty(full);"),),
+        (Edit(_RELEASE, "arrive_empty(full + pending_);", "arrive_empty(full);"),),
         (*_behind_stores("dense 1D2D", "dense 1D1D"), _CALL),
         may_survive="of many tiles the assembler puts instructions that wait for the loads ahead of the arrival, and "
         "of the others they must queue for longer than a refill takes; zero-known-to-the-compiler comes to the same, "
@@ -37,14 +37,14 @@ _SCALES = (
     Mutant(
         "zero-known-to-the-compiler",
         "the compiler knows what the loaded scales are and'ed with, and leaves nothing to wait for",
-        (Edit(_MULTIPLY, "zero_(params.zero)", "zero_(0)"),),
+        (Edit(_RELEASE, "zero_(zero)", "zero_(0)"),),
         IN_REGISTERS,
         gpu=False,
     ),
     Mutant(
         "scales-of-the-first-wave-not-awaited",
         "with several waves to a K block, a stage is given away when the last one's scales are there",
-        (Edit(_MULTIPLY, "pending_ |= flight.pending;", "pending_ = flight.pending;"),),
+        (Edit(_RELEASE, "pending_ |= pending;", "pending_ = pending;"),),
         IN_REGISTERS,
         gpu=False,
         sample="tall",
@@ -60,7 +60,7 @@ _SCALES = (
     Mutant(
         "stage-not-held-back",
         "with one wave in flight, row scales are not awaited although the stage is given away with its own K block",
-        (Edit(_MULTIPLY, _HOLDS_BACK, "            nobody_ = 0;\n            arrive_empty(full);\n"),),
+        (Edit(_RELEASE, _HOLDS_BACK, "            nobody_ = 0;\n            arrive_empty(full);\n"),),
         _behind_stores("dense 1D1D"),
         sample="row_one_wave",
         may_survive="the loads are issued before the wave that is waited for, and must queue for longer than it and a "
@@ -69,7 +69,7 @@ _SCALES = (
     Mutant(
         "held-back-before-there-is-one",
         "with its first K block a CTA gives a stage away although there is none before, by an address of zero",
-        (Edit(_MULTIPLY, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),),
+        (Edit(_RELEASE, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),),
         _behind_stores("dense 1D1D"),
         RACE,
         sample="row_one_wave",
@@ -79,8 +79,8 @@ _SCALES = (
         "first-stage-handed-back-twice",
         "with its first K block a CTA gives that block's own stage away, and with the second again",
         (
-            Edit(_MULTIPLY, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),
-            Edit(_MULTIPLY, "zero_(params.zero) {", "zero_(params.zero) {\n        held_back_ = full_;"),
+            Edit(_RELEASE, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),
+            Edit(_RELEASE, "arrive_empty(held_back_);", "arrive_empty(held_back_ == 0 ? full : held_back_);"),
         ),
         _behind_stores("dense 1D1D"),
         RACE,

@@ -67,6 +67,8 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     static constexpr uint32_t kShortChunk = kInFlight == 1 || kStepsVary ? kLongChunk : kLongChunk / 2;
     static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
     static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
+    static_assert(kInFlight > 1 || Shape::kWavesM == 1 || Shape::kWavesN == 1 || Config::kScaling == Scaling::kBlock,
+                  "scales of B are those of the wave before, of other columns");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
                   "weight scales advance between short chunks and in the middle of long ones");
 

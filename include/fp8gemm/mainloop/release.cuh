@@ -4,9 +4,10 @@
 // for the load that fills it, and the compiler is free to put the first of these, a promotion's, behind the arrival. (So
 // it did: one call in 500 of some kernels took a row's scales from the stage's next occupant; H200, 2026-11-22.) So
 //   - the arrival's address contains the loaded scales, and'ed with a zero that only the host knows to be one; or
-//   - where scales are too many for that (kHoldsBack), a stage is handed back when the next K block has been multiplied:
-//     its WGMMA wrote the registers that the promotion had read its block sums from, so the promotion was issued before.
-// tests/jit/test_machine_order.py looks for this order in the machine code.
+//   - where scales are too many for that (kHoldsBack), a stage is handed back when the next K block has been multiplied.
+//     That one's sums are in the registers that the promotion before read its own from, so the promotion was issued before
+//     it. This is so because the assembler gives all waves the same registers, of which there are no others to give.
+// tests/jit/test_machine_order.py looks for both in the machine code.
 #pragma once
 
 #include "fp8gemm/mainloop/stage.cuh"
