@@ -21,7 +21,7 @@ from fp8gemm.families import grouped
 from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning import hopper
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
@@ -91,21 +91,25 @@ def kernels() -> list[Kernel]:
 Compiled = list[tuple[Kernel, Listing]]
 
 
-@pytest.fixture(
-    scope="module", params=["", *libraries()], ids=["the NVRTC in use", *map(os.path.basename, libraries())]
-)
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """All kernels and their machine code."""
+def compile_all(library: str, wanted: list[Kernel], target: Path) -> Compiled:
+    """Kernels and their machine code; the test is skipped if nothing here can disassemble it."""
     tool = next(disassemblers(), None)
     if tool is None:
         pytest.skip("no nvdisasm on PATH, in the package nvidia-cuda-nvdisasm or in triton")
-    target, wanted = tmp_path_factory.mktemp("order") / "kernels", kernels()
-    _, cubins = compile_with(request.param, [kernel.request for kernel in wanted], target, headers.include_dir())
+    _, cubins = compile_with(library, [kernel.request for kernel in wanted], target, headers.include_dir())
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         texts = list(pool.map(partial(_listing, tool), cubins))
     parsed = [Listing.parse(kernel.request.label, text) for kernel, text in zip(wanted, texts, strict=True)]
     assert all(len(listing.instructions) > 300 for listing in parsed), "a listing is not understood"
     return list(zip(wanted, parsed, strict=True))
+
+
+@pytest.fixture(
+    scope="module", params=["", *libraries()], ids=["the NVRTC in use", *map(os.path.basename, libraries())]
+)
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """All kernels."""
+    return compile_all(request.param, kernels(), tmp_path_factory.mktemp("order") / "kernels")
 
 
 def _listing(tool: Path, cubin: Path) -> str:
@@ -131,6 +135,19 @@ def test_a_stage_is_handed_back_when_its_scales_are_in_registers(compiled: Compi
     }
     shown = "\n".join(f"{label}: {late[0]}, and {len(late) - 1} more" for label, late in wrong.items())
     assert not wrong, f"{len(wrong)} of {len(compiled)} kernels:\n{shown}"
+
+
+def test_scales_of_a_choice_of_kernels_are_in_registers(tmp_path: Path) -> None:
+    """The test above on kernels of one wave and two, few enough for faulty headers to be tried one after the other."""
+    wanted = [
+        Kernel(kernel_request(problem, config), config, problem.scaling)
+        for scaling, tile in product(Scaling, (Tile(64, 64), Tile(256, 64), Tile(64, 128)))
+        if (config := deepest_config(tile, PREDICATED, F32, scaling)) is not None
+        for problem in (Problem(1, 65, 128, F32, PREDICATED, scaling),)
+    ]
+    for kernel, listing in compile_all("", wanted, tmp_path / "kernels"):
+        assert not kernel.holds_back and order.scale_loads(listing)
+        assert order.late_loads(listing) == order.unbound_scales(listing) == [], listing.label
 
 
 def test_the_loads_that_are_looked_at_are_there(compiled: Compiled) -> None:
