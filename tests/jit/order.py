@@ -103,13 +103,11 @@ def unfenced_cluster_arrivals(listing: Listing) -> list[str]:
 
 def _users(listing: Listing, place: int) -> set[str]:
     """The instructions that read what a load has loaded."""
-    load = listing.instructions[place]
-
-    def gone(instruction: Instruction) -> bool:
-        return bool(load.writes & instruction.writes) and not instruction.guard
-
-    after = (listing.instructions[i] for i in listing.reached(place, gone))
-    return {instruction.text for instruction in after if instruction.reads & load.writes}
+    found = set[str]()
+    for register in listing.instructions[place].writes:
+        after = listing.reached(place, lambda each, own=register: own in each.writes and not each.guard)
+        found |= {listing.instructions[i].text for i in after if register in listing.instructions[i].reads}
+    return found
 
 
 def _waves_started(listing: Listing, place: int, copied: bool) -> int | None:
