@@ -35,7 +35,7 @@ from result_tables.markdown import Result  # noqa: E402
 from fp8gemm.errors import UnsupportedError  # noqa: E402
 
 PAGES = (
-    *("README.md", "docs/grouped.md", "docs/linear.md", "docs/numerics.md"),
+    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/numerics.md"),
     *("docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
 )
 RESULTS = "docs/results"
@@ -141,6 +141,9 @@ SECTIONS = {
     "faults": Section("faults-h200.json", checks.faults, "the fault tests"),
     "sanitize": Section("sanitize-h200.json", checks.sanitize, "scripts/sanitize.py --json"),
     "stress": Section("stress-h200.json", checks.stress, "the stress test"),
+    "compare_headers": Section(
+        "compare-headers-h200.json", checks.compare_headers, "scripts/compare_headers.py --json"
+    ),
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }
 PLOTS = {

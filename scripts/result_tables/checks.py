@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+from statistics import geometric_mean
 from typing import Any
 
 from result_tables.markdown import MISSING, Result, duration, limit, small, source, table, whole
@@ -100,6 +102,21 @@ def release_order(result: Result) -> list[str]:
     rows += [[f"{each['family']}, {each['kernels']} kernels", *_wrong_of([each])] for each in result["families"]]
     said = source(result, f"NVRTC {result['nvrtc']}", f"commit {result['commit']}")
     return [said, "", *table(["", "launches", "wrong", "time"], rows)]
+
+
+def compare_headers(result: Result) -> list[str]:
+    """How fast the kernels are beside those of other headers, by regime: mean, and from the least to the largest."""
+    rows = []
+    for regime, other in product(("turns", "burst", "sustained"), result["rows"][0]["us"]["turns"]):
+        timed = [times for row in result["rows"] if other in (times := row["us"].get(regime, {}))]
+        ratios = [times[other] / times["new"] for times in timed]
+        if ratios and other != "new":
+            mean = geometric_mean(ratios)
+            rows.append([regime, other, f"{mean:.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}", str(len(ratios))])
+    said = source(result, f"NVRTC {result['nvrtc']}", f"commit {result['commit']}")
+    bits = "all" if all(row["same_bits"] for row in result["rows"]) else "**not all**"
+    heads = ["regime", "time of, over that of these kernels", "mean", "from, to", "products"]
+    return [f"{said} Of these {bits} have the same bits with either headers.", "", *table(heads, rows)]
 
 
 def _wrong_of(rows: list[dict[str, Any]]) -> list[str]:
