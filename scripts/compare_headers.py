@@ -19,223 +19,27 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+from compared_products import ALONE_FROM, Call, Case, products  # noqa: E402
 
-from fp8gemm.benchmark.timing import schedule  # noqa: E402
-from fp8gemm.dispatch import current_stream, device_chip  # noqa: E402
-from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E402
-from fp8gemm.families.catalogue import kernel_request, load_kernel  # noqa: E402
-from fp8gemm.families.grouped import GroupedKernel, GroupedOperands  # noqa: E402
-from fp8gemm.families.grouped import kernel_request as grouped_request  # noqa: E402
+from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
-from fp8gemm.jit.request import KernelRequest  # noqa: E402
-from fp8gemm.scales import empty_mn_major  # noqa: E402
-from fp8gemm.tuning.grouped import select_grouped  # noqa: E402
-from fp8gemm.tuning.grouped_problem import GroupedProblem  # noqa: E402
-from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind  # noqa: E402
-from fp8gemm.tuning.select import Config, select_config  # noqa: E402
 from tests.mutations import tree  # noqa: E402
 
 EXIT_OTHER_BITS, EXIT_NO_DEVICE = 1, 2
 NEW, DEEP_GEMM = "new", "deepgemm"
-NK = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
-FEW, MANY = (1, 16, 64, 128), (512, 777, 1024, 2048, 4096, 8192)
-ALONE_FROM = 512
 IDLE_S, BURST_US, BURSTS = 0.04, 2_000.0, 7
 SUSTAINED_S, SUSTAINED = 0.24, 2
-TURN_US, TURNS = 1_500.0, 25
+TURNS = 25
 
-Call = Callable[[], object]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A product, and what launches it.
-
-    Attributes:
-        name: what it is, with its tile config.
-        m: rows; what decides how it is timed.
-        calls: makes a launch for each set of operands, of the kernel that the headers in force give.
-        out: what is written.
-        us: that a launch takes, about.
-        deep_gemm: makes the peer's launches; None where it has no such product.
-    """
-
-    name: str
-    m: int
-    calls: Callable[[], list[Call]]
-    out: Tensor
-    us: float
-    deep_gemm: Callable[[], list[Call]] | None = None
-
-
-def codes(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.bfloat16, device="cuda").to(torch.float8_e4m3fn)
-
-
-def block_scales(*shape: int) -> Tensor:
-    return torch.rand(*shape, device="cuda") + 0.5
-
-
-def row_scales(rows: int, blocks: int) -> Tensor:
-    return empty_mn_major(rows, blocks, device=torch.device("cuda")).uniform_(0.5, 2.0)
-
-
-def stream() -> int:
-    return current_stream(0)
-
-
-@dataclass(frozen=True)
-class Single:
-    """One product. The sets of operands exceed three times L2."""
-
-    problem: Problem
-
-    @property
-    def config(self) -> Config:
-        return select_config(self.problem, device_chip(0))
-
-    @property
-    def request(self) -> KernelRequest:
-        return kernel_request(self.problem, self.config)
-
-    @property
-    def name(self) -> str:
-        problem = self.problem
-        kind = "1d1d" if problem.scaling is Scaling.ROW else "1d2d"
-        added = " +c" if problem.c is not Addend.NONE else ""
-        return f"{kind} {problem.m}x{problem.n}x{problem.k} {self.config.label} {problem.store.value}{added}"
-
-    def case(self) -> Case:
-        problem, config = self.problem, self.config
-        m, n, k = problem.m, problem.n, problem.k
-        plan = schedule(m, n, k, l2_bytes=device_info(0).l2_bytes, measure_us=TURN_US)
-        blocks, of_rows = -(-k // 128), problem.scaling is Scaling.ROW
-
-        def scales_of_b() -> Tensor:
-            return row_scales(n, blocks) if of_rows else block_scales(-(-n // 128), blocks)
-
-        sets = [(codes(m, k), row_scales(m, blocks), codes(n, k), scales_of_b()) for _ in range(plan.sets)]
-        out = torch.zeros(m, n, dtype=getattr(torch, problem.output.value), device="cuda")
-        adds = {"c": out} if problem.c is not Addend.NONE else {}
-
-        def calls() -> list[Call]:
-            kernel = load_kernel(problem, config, device_index=0, num_sms=device_chip(0).num_sms)
-
-            def launch(*terms: Tensor) -> None:
-                kernel(*terms, out=out, stream=stream(), **adds)
-
-            return [partial(launch, *terms) for terms in sets]
-
-        def deep_gemm() -> list[Call]:
-            import deep_gemm
-
-            options = adds | ({"recipe": (1, 1, 128)} if of_rows else {})
-            return [partial(deep_gemm.fp8_gemm_nt, terms[:2], terms[2:], out, **options) for terms in sets]
-
-        us = max(2 * m * n * k / 1.2e9, (m + n) * k / 4e6, 4.0)
-        return Case(self.name, m, calls, out, us, deep_gemm if problem.store is StoreKind.TMA else None)
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Groups of equal size, of ``rows`` rows or columns; with masked ones there is room for ``room``."""
-
-    problem: GroupedProblem
-    rows: int
-    room: int
-
-    @property
-    def config(self) -> Config:
-        return select_grouped(self.problem, device_chip(0))
-
-    @property
-    def request(self) -> KernelRequest:
-        return grouped_request(self.problem, self.config)
-
-    @property
-    def name(self) -> str:
-        problem = self.problem
-        kind = f"{problem.grouping.value} {problem.groups} of {self.rows}"
-        return f"{kind} {problem.n}x{problem.k} {self.config.label} {problem.store.value}"
-
-    def case(self) -> Case:
-        problem, config = self.problem, self.config
-        operands, held = self._columns() if problem.grouping is Grouping.COLUMNS else self._rows()
-
-        def calls() -> list[Call]:
-            kernel = GroupedKernel(problem, config, device_index=0, num_sms=device_chip(0).num_sms)
-
-            def launch() -> Tensor:
-                kernel.bind(operands, stream())()
-                return held  # addresses alone are bound
-
-            return [launch]
-
-        us = max(2 * operands.products / 1.2e9, operands.b.numel() / 4e6, 4.0)
-        return Case(self.name, ALONE_FROM, calls, operands.out, us)
-
-    def _columns(self) -> tuple[GroupedOperands, Tensor]:
-        m, n, k, groups = self.problem.m, self.problem.n, self.problem.groups * self.rows, self.problem.groups
-        ends = torch.arange(groups + 1, dtype=torch.int32, device="cuda") * self.rows
-        operands = GroupedOperands(
-            *(codes(m, k), row_scales(m, k // 128), codes(n, k), row_scales(n, k // 128)),
-            out=torch.zeros(groups * m, n, device="cuda"),
-            begins=ends.data_ptr(),
-            ends=ends[1:].data_ptr(),
-            rows=m,
-            products=m * n * k,
-        )
-        return operands, ends
-
-    def _rows(self) -> tuple[GroupedOperands, Tensor]:
-        problem, room = self.problem, self.room
-        groups, n, k, blocks = problem.groups, problem.n, problem.k, -(-problem.k // 128)
-        masked = problem.grouping is Grouping.MASKED
-        if masked:
-            ends = torch.full((groups,), self.rows, dtype=torch.int32, device="cuda")
-            scales_a = (torch.rand(groups, blocks, room, device="cuda") + 0.5).transpose(1, 2)
-        else:
-            ends = torch.arange(1, groups + 1, dtype=torch.int32, device="cuda") * self.rows
-            scales_a = row_scales(groups * room, blocks)
-        operands = GroupedOperands(
-            *(codes(groups * room, k), scales_a, codes(groups * n, k), block_scales(groups, -(-n // 128), blocks)),
-            out=torch.zeros(groups * room, n, dtype=getattr(torch, problem.output.value), device="cuda"),
-            begins=0,
-            ends=ends.data_ptr(),
-            rows=room if masked else groups * room,
-            products=groups * self.rows * n * k,
-        )
-        return operands, ends
-
-
-def products() -> Iterator[Single | Groups]:
-    for m, (n, k) in itertools.product((*FEW, *MANY), NK):
-        yield Single(Problem(m, n, k))
-    of_rows = Problem(4096, 7168, 4096, OutputType.FLOAT32, scaling=Scaling.ROW)
-    for (n, k), c in itertools.product(((7168, 4096), (2112, 4096), (1536, 24576)), (Addend.NONE, Addend.FLOAT32)):
-        yield Single(replace(of_rows, n=n, k=k, c=c))
-    for m, n, k in ((4096, 577, 7168), (8192, 2111, 512), (8192, 65, 128)):
-        yield Single(Problem(m, n, k, store=StoreKind.PREDICATED))
-    contiguous, masked = Grouping.CONTIGUOUS, Grouping.MASKED
-    columns = GroupedProblem(Grouping.COLUMNS, 4, 4096, 7168, 128, OutputType.FLOAT32)
-    yield Groups(GroupedProblem(contiguous, 4, 8192, 4096, 4096), 8192, 8192)
-    yield Groups(GroupedProblem(contiguous, 8, 4096, 7168, 3072), 4096, 4096)
-    yield Groups(GroupedProblem(masked, 32, 192, 6144, 7168), 192, 1024)
-    yield Groups(GroupedProblem(masked, 6, 20, 7168, 3072), 20, 1024)
-    yield Groups(columns, 8192, 0)
-    yield Groups(replace(columns, c=Addend.FLOAT32), 8192, 0)
 
 
 class Graph:
