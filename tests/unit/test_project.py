@@ -131,8 +131,7 @@ def test_a_bare_machine_gets_its_own_environment_with_tested_versions(machine: F
     assert code == 0 and machine.chosen() == machine.venv / "bin" / "python"
     assert "--system-site-packages" not in machine.asked("venv")[0]
     pip, other_compiler = machine.asked("pip")
-    assert f"-c {ROOT / 'constraints.txt'} -e {ROOT}[test,dev]" in pip
-    assert f"--target {machine.venv / 'nvrtc-13.0'}" in other_compiler
+    assert f"-c {ROOT / 'constraints.txt'} -e {ROOT}[test,dev]" in pip and "nvrtc-13.0" in other_compiler
 
 
 def test_a_failed_installation_fails(machine: FakeMachine) -> None:
