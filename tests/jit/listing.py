@@ -66,10 +66,12 @@ def parse_instruction(guard: str, text: str) -> Instruction:
 
 
 def _width(opcode: str) -> int:
-    """Registers that a result takes; of WGMMA, whose results are no ordinary ones, the first."""
+    """Registers that a result takes."""
+    if wave := re.match(r"QGMMA\.64x(\d+)x", opcode):
+        return int(wave[1]) // 2
     if opcode.startswith(("LD", "ATOM")):
         return 4 if ".128" in opcode else 2 if ".64" in opcode else 1
-    return 2 if ".WIDE" in opcode else 1
+    return 2 if ".WIDE" in opcode or opcode == "CS2R" else 1
 
 
 @dataclass

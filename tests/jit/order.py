@@ -40,8 +40,10 @@ def late_loads(listing: Listing, *, held_back: bool = False) -> list[str]:
 
 
 def scale_loads(listing: Listing) -> list[int]:
-    """The places of loads from shared memory of what is multiplied."""
-    return [i for i in listing.where(r"LDS\b") if any(re.match("FMUL|FFMA", user) for user in _users(listing, i))]
+    """The places of loads from shared memory of what is multiplied. Four words at a time are tables and sums alone."""
+    return [
+        i for i in listing.where(r"LDS(\.64)?\s") if any(re.match("FMUL|FFMA", user) for user in _users(listing, i))
+    ]
 
 
 def unbound_scales(listing: Listing) -> list[str]:
