@@ -28,7 +28,7 @@ from fp8gemm.tuning.hopper import MAX_BOX_ROWS, SHARED_BYTES_PER_CTA
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from tests.launches import Prepared, Repeated
+from tests.launches import Lanes, Prepared, Repeated
 from tests.prepared import prepare_columns, prepare_dense, prepare_grouped
 from tests.quantizer_launches import Quantising, prepare_quantising, quantisings
 
@@ -231,9 +231,9 @@ def graphs_of(family: str, seed: int, device: torch.device) -> list[Repeated]:
     subjects = FAMILIES[family]()
     build_many([subject.request for subject in subjects])
     stream = torch.cuda.current_stream(device).cuda_stream
-    found = []
+    lanes, found = Lanes(device, OPERAND_SETS), []
     for index, subject in enumerate(subjects):
         kernel = subject.load(device.index, index % 2 == 1)
         sets = [subject.prepare(kernel, seed + i, device, stream) for i in range(OPERAND_SETS)]
-        found.append(Repeated(subject.request.label, kernel, sets, rounds=ROUNDS, device=device))
+        found.append(Repeated(subject.request.label, kernel, sets, rounds=ROUNDS, lanes=lanes))
     return found

@@ -1,6 +1,7 @@
 """Kernels launched very often: many launches in a CUDA graph, each compared on the GPU with what is right.
 
-    graphs = [Repeated(label, kernel, sets, rounds=10, device=device)]
+    lanes = Lanes(device, len(sets))
+    graphs = [Repeated(label, kernel, sets, rounds=10, lanes=lanes)]
     played = play(graphs, 100_000, limit_s=180.0)
 
 Outputs are poisoned before they are written, and no two launches of a replay write the same one. Each set of operands
@@ -94,21 +95,17 @@ def replay_ends(graph: torch.cuda.CUDAGraph, done: torch.cuda.Event) -> bool:
     return True
 
 
-def launch_rounds(
-    kernel: Any, prepared: Prepared, outs: Sequence[Tensor], wrong: Tensor, *, rounds: int, stream: int
-) -> None:
-    """Poison all outputs, launch as often as there are rounds, and add to ``wrong`` what is not right then.
+def launch_rounds(kernel: Any, prepared: Prepared, wrong: Tensor, *, rounds: int, stream: int) -> None:
+    """Launch into poisoned outputs as often as there are rounds, and add to ``wrong`` what is not right then.
 
     Args:
         kernel: what ``prepared`` binds.
         prepared: operands of each launch.
-        outs: of each output so many, stacked.
         wrong: (2,) int64, as `Wrong`.
         rounds: launches.
         stream: the CUstream, torch's current one.
     """
-    for out, output in zip(outs, prepared.outputs, strict=True):
-        out.copy_(output.before)
+    outs = [torch.stack([output.before] * rounds) for output in prepared.outputs]
     for index in range(rounds):
         prepared.bind(kernel, [out[index] for out in outs], stream)()
     found = torch.zeros(rounds, dtype=torch.int64, device=wrong.device)
@@ -116,6 +113,21 @@ def launch_rounds(
         found += (out != output.right).flatten(1).sum(1)  # NaN differs from everything
     wrong[0].add_((found > 0).sum())
     wrong[1].add_(found.sum())
+
+
+class Lanes:
+    """Streams, and the memory that outputs on them take, for graphs that are replayed one after the other.
+
+    Args:
+        device: the GPU.
+        count: of streams.
+    """
+
+    def __init__(self, device: torch.device, count: int) -> None:
+        self.device = device
+        self.streams = [torch.cuda.Stream(device) for _ in range(count)]
+        self.main = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
 
 
 class Repeated:
@@ -126,33 +138,28 @@ class Repeated:
         kernel: what the sets bind.
         sets: operands, each for a stream.
         rounds: launches of each set in a replay.
-        device: the GPU.
+        lanes: as many as there are sets. Graphs that share them use the same memory for their outputs.
 
     Attributes:
         name: as given.
         launches: of a replay.
     """
 
-    def __init__(self, name: str, kernel: Any, sets: Sequence[Prepared], *, rounds: int, device: torch.device) -> None:
+    def __init__(self, name: str, kernel: Any, sets: Sequence[Prepared], *, rounds: int, lanes: Lanes) -> None:
         self.name, self.launches = name, rounds * len(sets)
         self._sets, self._kernel = sets, kernel
-        self._outs = [
-            [output.before.new_empty((rounds, *output.before.shape)) for output in each.outputs] for each in sets
-        ]
-        self._wrong = torch.zeros(len(sets), 2, dtype=torch.int64, device=device)  # each stream has one
+        self._wrong = torch.zeros(len(sets), 2, dtype=torch.int64, device=lanes.device)  # each stream has one
         self._graph, self._done = torch.cuda.CUDAGraph(), torch.cuda.Event()
-        streams = [torch.cuda.Stream(device) for _ in sets]
-        main = torch.cuda.Stream(device)
-        torch.cuda.synchronize(device)
-        with torch.cuda.stream(main):
-            self._graph.capture_begin()
-            for stream in streams:
-                stream.wait_stream(main)
-            for each, outs, wrong, stream in zip(sets, self._outs, self._wrong, streams, strict=True):
+        torch.cuda.synchronize(lanes.device)
+        with torch.cuda.stream(lanes.main):
+            self._graph.capture_begin(pool=lanes.pool)
+            for stream in lanes.streams:
+                stream.wait_stream(lanes.main)
+            for each, wrong, stream in zip(sets, self._wrong, lanes.streams, strict=True):
                 with torch.cuda.stream(stream):
-                    launch_rounds(kernel, each, outs, wrong, rounds=rounds, stream=stream.cuda_stream)
-            for stream in streams:
-                main.wait_stream(stream)
+                    launch_rounds(kernel, each, wrong, rounds=rounds, stream=stream.cuda_stream)
+            for stream in lanes.streams:
+                lanes.main.wait_stream(stream)
             self._graph.capture_end()
 
     def replay(self) -> Wrong | None:

@@ -24,7 +24,7 @@ from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from tests.launches import Repeated, check_played, play
+from tests.launches import Lanes, Repeated, check_played, play
 from tests.mutations.report import write_report
 from tests.prepared import prepare_dense
 from tests.swap_ab import SPREAD, k_of_steps
@@ -134,12 +134,12 @@ def drawn_swap_ab(seed: int, count: int = len(SWAP_AB) // 2) -> list[Pair]:
 FAMILIES = {"dense": (DENSE, drawn_dense), "swap_ab": (SWAP_AB, drawn_swap_ab)}
 
 
-def repeated(problem: Problem, config: Config, *, device: torch.device, seed: int) -> Repeated:
+def repeated(problem: Problem, config: Config, *, lanes: Lanes, seed: int) -> Repeated:
     """The launches of one kernel."""
-    kernel = load_kernel(problem, config, device_index=device.index, num_sms=NUM_SMS)
-    sets = [prepare_dense(problem, seed + i, device) for i in range(OPERAND_SETS)]
+    kernel = load_kernel(problem, config, device_index=lanes.device.index, num_sms=NUM_SMS)
+    sets = [prepare_dense(problem, seed + i, lanes.device) for i in range(OPERAND_SETS)]
     name = f"{kernel_request(problem, config).label} at M = {problem.m}"
-    return Repeated(name, kernel, sets, rounds=GRAPH_LAUNCHES // OPERAND_SETS, device=device)
+    return Repeated(name, kernel, sets, rounds=GRAPH_LAUNCHES // OPERAND_SETS, lanes=lanes)
 
 
 Counts = dict[str, Any]
@@ -173,7 +173,8 @@ def test_launches_of_small_shapes_are_right(
     chosen, drawn = FAMILIES[family]
     kernels = chosen + drawn(seed)
     build_many([kernel_request(problem, config) for problem, config in kernels])
-    graphs = [repeated(problem, config, device=device, seed=seed) for problem, config in kernels]
+    lanes = Lanes(device, OPERAND_SETS)
+    graphs = [repeated(problem, config, lanes=lanes, seed=seed) for problem, config in kernels]
     torch.cuda.synchronize(device)
     shapes = sorted({f"{problem.m}x{problem.n}x{problem.k}" for problem, _ in kernels})
     played = play(graphs, wanted, limit_s=LIMIT_S)

@@ -22,7 +22,7 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from tests.launches import Repeated, check_played, play
+from tests.launches import Lanes, Repeated, check_played, play
 from tests.prepared import prepare_grouped
 
 DEFAULT_LAUNCHES = 100_000
@@ -54,12 +54,12 @@ def pairs() -> list[tuple[GroupedProblem, Config]]:
     return found
 
 
-def repeated(problem: GroupedProblem, config: Config, *, device: torch.device, seed: int) -> Repeated:
+def repeated(problem: GroupedProblem, config: Config, *, lanes: Lanes, seed: int) -> Repeated:
     """The launches of one kernel."""
-    kernel = GroupedKernel(problem, config, device_index=device.index, num_sms=NUM_SMS, limited=True)
-    sets = [prepare_grouped(problem, sizes(seed + i), MOST_ROWS, seed + i, device) for i in range(OPERAND_SETS)]
+    kernel = GroupedKernel(problem, config, device_index=lanes.device.index, num_sms=NUM_SMS, limited=True)
+    sets = [prepare_grouped(problem, sizes(seed + i), MOST_ROWS, seed + i, lanes.device) for i in range(OPERAND_SETS)]
     name = kernel_request(problem, config).label
-    return Repeated(name, kernel, sets, rounds=GRAPH_LAUNCHES // OPERAND_SETS, device=device)
+    return Repeated(name, kernel, sets, rounds=GRAPH_LAUNCHES // OPERAND_SETS, lanes=lanes)
 
 
 def sizes(seed: int) -> list[int]:
@@ -74,7 +74,8 @@ def test_launches_of_small_groups_are_right(
     wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES) // SHARE
     kernels = pairs()
     build_many([kernel_request(problem, config) for problem, config in kernels])
-    graphs = [repeated(problem, config, device=device, seed=seed) for problem, config in kernels]
+    lanes = Lanes(device, OPERAND_SETS)
+    graphs = [repeated(problem, config, lanes=lanes, seed=seed) for problem, config in kernels]
     torch.cuda.synchronize(device)
     played = play(graphs, wanted, limit_s=LIMIT_S)
     say(f"stress, grouped: {played.launches} launches of {len(graphs)} kernels in {played.seconds:.1f} s, seed {seed}")

@@ -24,7 +24,7 @@ from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, named_chip
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests import clogged, reused_stages
-from tests.launches import Played, Prepared, Repeated, Wrong, check_played, launch_rounds, play
+from tests.launches import Lanes, Played, Prepared, Repeated, Wrong, check_played, launch_rounds, play
 from tests.prepared import prepare_columns, prepare_dense, prepare_grouped
 from tests.quantizer_launches import Quantising, prepare_quantising, quantisings
 from tests.reference_kernels import Dense, Grouped, Quantises
@@ -45,9 +45,8 @@ COLUMNS = list(clogged.column_subjects())
 
 
 def counted(kernel: Any, prepared: Prepared, rounds: int = 2) -> Wrong:
-    outs = [output.before.new_empty((rounds, *output.before.shape)) for output in prepared.outputs]
     wrong = torch.zeros(2, dtype=torch.int64)
-    launch_rounds(kernel, prepared, outs, wrong, rounds=rounds, stream=17)
+    launch_rounds(kernel, prepared, wrong, rounds=rounds, stream=17)
     launches, elements = wrong.tolist()
     return Wrong(launches, elements)
 
@@ -166,11 +165,11 @@ def test_each_wrong_launch_counts_once_and_each_wrong_element() -> None:
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is captured is done at once, and once."""
     stream = SimpleNamespace(wait_stream=lambda other: None, cuda_stream=17)
-    graph = SimpleNamespace(capture_begin=lambda: None, capture_end=lambda: None, replay=lambda: None)
+    graph = SimpleNamespace(capture_begin=lambda **pool: None, capture_end=lambda: None, replay=lambda: None)
     event = SimpleNamespace(record=lambda: None, query=lambda: True)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    makers = {"Stream": lambda device: stream, "CUDAGraph": lambda: graph, "Event": lambda: event}
+    for name, make in {**makers, "graph_pool_handle": lambda: (0, 0)}.items():
+        monkeypatch.setattr(torch.cuda, name, make)
     for name in ("stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
@@ -181,9 +180,10 @@ def test_graphs_count_over_all_sets_and_play_stops_where_it_should(no_cuda: None
     problem, _ = DENSE[0]
     small = replace(problem, m=37)
     sets = [prepare_dense(small, seed, "cpu") for seed in range(3)]
-    sound = Repeated("sound", Dense(small), sets, rounds=2, device=torch.device("cpu"))
+    lanes = Lanes(torch.device("cpu"), len(sets))
+    sound = Repeated("sound", Dense(small), sets, rounds=2, lanes=lanes)
     wrong_sets = [replace(each, bind=sets[0].bind) for each in sets]
-    faulty = Repeated("faulty", Dense(small), wrong_sets, rounds=2, device=torch.device("cpu"))
+    faulty = Repeated("faulty", Dense(small), wrong_sets, rounds=2, lanes=lanes)
     assert sound.launches == 6 and sound.replay() == (0, 0)
     found = faulty.replay()
     assert found is not None and found.launches == 4 and found.elements > 4
