@@ -141,6 +141,7 @@ def test_fault_22_thirty_two_threads_compile_and_load_once(
     compiles: list[CompileResult],
 ) -> None:
     case = cases.signed(77, 1096, 336, seed=seed, device=device)
+    compiles.clear()  # of what quantised the operands
     loads: list[bytes] = []
     load_library = kernel.load_library
 

@@ -155,7 +155,14 @@ def test_what_is_above_a_directory_is_open_to_those_whom_it_serves(tmp_path: Pat
 
 def test_an_interrupted_command_leaves_whole_kernels_and_the_next_one_goes_on(cache: Path) -> None:
     arguments = ("--nk", "2112x7168", "--max-m", "64", "--calls", "layer", "--chip", "h200", "--jobs", "1", "--json")
-    started = subprocess.Popen(command(cache, *arguments), env=environment(), stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        command(cache, *arguments),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background may ignore it, and children do so too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not (ready := list(cache.glob("[!.]*"))) and time.monotonic() < deadline:
         time.sleep(0.01)
