@@ -12,19 +12,18 @@ import pytest
 import torch
 
 from tests.cache_faults import FAULTS, needs_gpu
-from tests.gpu.faults.outcomes import put_down, require_passed, run_alone
-from tests.gpu.faults.runner import Outcome
+from tests.gpu.faults.outcomes import Outcomes, put_down, require_passed
 from tests.gpu.faults.table import Fault
 
 
 @pytest.fixture(scope="module")
-def outcomes(device: torch.device, say: Callable[[str], None]) -> Iterator[list[Outcome]]:
-    with put_down("cache-faults", FAULTS, device, say) as found:
+def outcomes(request: pytest.FixtureRequest, device: torch.device, say: Callable[[str], None]) -> Iterator[Outcomes]:
+    with put_down("cache-faults", FAULTS, request.session, device, say) as found:
         yield found
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.number:02d}")
-def test_cache_fault(fault: Fault, outcomes: list[Outcome], seed: int) -> None:
-    outcome = run_alone(fault, outcomes, seed=seed)
+def test_cache_fault(fault: Fault, outcomes: Outcomes, seed: int) -> None:
+    outcome = outcomes.of(fault, seed=seed)
     require_passed(outcome)
     assert "GPU" not in outcome.result or not needs_gpu(fault), "what needs a GPU has one here"

@@ -13,20 +13,19 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from tests.gpu.faults.outcomes import put_down, require_passed, run_alone
-from tests.gpu.faults.runner import Outcome
+from tests.gpu.faults.outcomes import Outcomes, put_down, require_passed
 from tests.gpu.faults.table import FAULTS, Fault
 
 
 @pytest.fixture(scope="module")
-def outcomes(device: torch.device, say: Callable[[str], None]) -> Iterator[list[Outcome]]:
-    with put_down("faults", FAULTS, device, say) as found:
+def outcomes(request: pytest.FixtureRequest, device: torch.device, say: Callable[[str], None]) -> Iterator[Outcomes]:
+    with put_down("faults", FAULTS, request.session, device, say) as found:
         yield found
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.number:02d}")
-def test_fault(fault: Fault, outcomes: list[Outcome], seed: int) -> None:
-    outcome = run_alone(fault, outcomes, seed=seed)
+def test_fault(fault: Fault, outcomes: Outcomes, seed: int) -> None:
+    outcome = outcomes.of(fault, seed=seed)
     if outcome.result.startswith("skipped"):
         pytest.skip(outcome.result)
     require_passed(outcome)
