@@ -131,6 +131,20 @@ def test_true_division_in_blocks_of_weights(dtype, device, seed):
     assert_same(quantize_weight(w.to(device)), quantize_blocks(w), f"{dtype}")
 
 
+def test_one_row_decides_for_all_warps_of_a_block(device, seed):
+    """Every block has one large value somewhere, of another size in each: a warp alone knows of it at first."""
+    draw = torch.Generator().manual_seed(seed)
+    rows = cols = 24
+    w = torch.randn(rows * 128, cols * 128, generator=draw).to(torch.bfloat16)
+    at = torch.randint(128, (2, rows, cols), generator=draw) + 128 * torch.stack(
+        torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
+    )
+    w[at[0], at[1]] = 2.0 ** torch.randint(4, 60, (rows, cols), generator=draw).to(torch.bfloat16)
+    right, on_device = quantize_blocks(w), w.to(device)
+    for turn in range(50):
+        assert_same(quantize_weight(on_device), right, f"time {turn}")
+
+
 @pytest.mark.parametrize("rows", ROWS_OF_WARP)
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 7, 63, 64, 65, 333, 1500])
 @pytest.mark.parametrize("k", [16, 112, 144, 272, 4112])

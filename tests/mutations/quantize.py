@@ -250,7 +250,7 @@ _NORMS = (
         "largest-read-before-it-is-there",
         "the warps of a block of weights do not wait for each other's largest values",
         (Edit(_BLOCKS, "        __syncthreads();\n", ""),),
-        _IN_BLOCKS,
+        (f"{_BITWISE}one_row_decides_for_all_warps_of_a_block",),
         RACE,
         sample="quantize_blocks",
     ),
