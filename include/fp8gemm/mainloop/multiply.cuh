@@ -58,15 +58,16 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     static constexpr uint32_t kMostOfChunk = kInFlight == 1 ? minimum(4u, 8 / kLoops) : kWavesPerBlock > 1 ? 4 : 8;
     static constexpr uint32_t kPlainChunk = minimum(kMostOfChunk, kMostOfK);
     static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
-    /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
+    /// Of a product whose K is its group's, nothing is known of how many K blocks there are: what no long chunk takes is
+    /// multiplied block by block.
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
-    static constexpr uint32_t kLongChunk = kStepsVary      ? 1
-                                           : kInFlight > 1 ? kMostOfChunk
+    static constexpr uint32_t kLongChunk = kStepsVary || kInFlight > 1 ? kMostOfChunk
                                            : kEndsAnywhere ? kPlainChunk
                                                            : greatest_common_divisor(kPlainChunk, Shape::kNumSteps);
-    static constexpr uint32_t kShortChunk = kInFlight == 1 || kStepsVary ? kLongChunk : kLongChunk / 2;
+    static constexpr uint32_t kShortChunk = kStepsVary ? 1 : kInFlight == 1 ? kLongChunk : kLongChunk / 2;
     static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
-    static constexpr bool kStaggers = kShortChunk < kLongChunk && kLongChunk <= Shape::kNumSteps;
+    static constexpr bool kTwoChunks = kShortChunk < kLongChunk && (kStepsVary || kLongChunk <= Shape::kNumSteps);
+    static constexpr bool kStaggers = kTwoChunks && !kStepsVary;
     static_assert(kInFlight > 1 || Shape::kWavesM == 1 || Shape::kWavesN == 1 || Config::kScaling == Scaling::kBlock,
                   "scales of B are those of the wave before, of other columns");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
@@ -168,7 +169,7 @@ private:
         bool is_short = kStaggers && warpgroup_ % 2 == 1;
 #pragma unroll 1
         while (k_block < steps) {
-            if constexpr (kStaggers) {
+            if constexpr (kTwoChunks) {
                 if (!is_short && k_block + kLongChunk <= steps) {
                     multiply_chunk<kLongChunk>(k_block, borders, accumulators);
                     k_block += kLongChunk;
