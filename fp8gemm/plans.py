@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled
+from torch.compiler import is_dynamo_compiling
 
 from fp8gemm import operands, settings
 from fp8gemm.checks import memory
@@ -25,7 +26,7 @@ from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.recent import PLACES, UNREADABLE, Recent, goes_to_operator, identity, needs_gradient
+from fp8gemm.recent import PLACES, UNREADABLE, Recent, active_modes, goes_to_operator, identity, needs_gradient
 from fp8gemm.recording import record_problem
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import Chip
@@ -133,26 +134,25 @@ class Plan:
             InputError: an operand is not as `gemm` describes, M exceeds ``max_m``, or ``c`` is not of the plan's
                 ``c_dtype``; nothing was launched.
         """
-        if goes_to_operator(_OPERANDS, a, scales_a, c, out):
-            return self._traced(a, scales_a, c, out)
-        if forking.lost and a.is_cuda:
-            forking.refuse()
-        device_index = a.get_device()
-        if device_index < 0 or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
+        if is_dynamo_compiling() or active_modes() or forking.lost:
             return self._multiply(a, scales_a, c, out)[0]
         # NOTE: `identity` of each, written out, because calls cost more than what they ask. Of the weight an address is
         # enough where `out` has its N: its K is that of `a`, and a weight of another dtype is not at the same place.
+        # Types stand for the rest of `goes_to_operator`, which is asked once; what a transform wraps has no address.
         try:
+            device_index = a.get_device()
             key = (
-                (a.data_ptr(), a.shape, a.stride(), a.dtype),
-                (scales_a.data_ptr(), scales_a.shape, scales_a.stride(), scales_a.dtype),
-                self.b.shape if out is None else (out.data_ptr(), out.shape, out.stride(), out.dtype),
-                (self.b.data_ptr(), self.scales_b.data_ptr()),
+                type(a), a.data_ptr(), a.shape, a.stride(), a.dtype,
+                type(scales_a), scales_a.data_ptr(), scales_a.shape, scales_a.stride(), scales_a.dtype,
+                self.b.shape if out is None else (type(out), out.data_ptr(), out.shape, out.stride(), out.dtype),
+                self.b.data_ptr(), self.scales_b.data_ptr(),
                 None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
-                None if c is None else identity(c),
-                (current_stream(device_index), device_index),
-            )
+                None if c is None else (type(c), identity(c)),
+                device_index, current_stream(device_index) if device_index >= 0 else None,
+            )  # fmt: skip  # flat, because tuples in it take longer: a line for each operand
         except UNREADABLE:
+            return self._multiply(a, scales_a, c, out)[0]
+        if device_index < 0 or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
             return self._multiply(a, scales_a, c, out)[0]
         last_key, places = self._last
         if places is None or last_key != key:
@@ -184,10 +184,13 @@ class Plan:
         self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None
     ) -> tuple[Tensor, BoundLaunch | None]:
         """A call from its checks on: the output, and its launch if it may be repeated."""
-        if goes_to_operator(_WEIGHT, self.b, self.scales_b, self.bias):
+        weight = self.b, self.scales_b, self.bias
+        if goes_to_operator(_OPERANDS, a, scales_a, c, out) or goes_to_operator(_WEIGHT, *weight):
             return self._traced(a, scales_a, c, out), None
+        if forking.lost and a.is_cuda:
+            forking.refuse()
         binding = self._current_binding()
-        b, scales_b, bias = self.b, self.scales_b, self.bias
+        b, scales_b, bias = weight
         check_call(a, scales_a, b, c, out, self.out_dtype)
         m, n = a.shape[0], b.shape[0]
         if m > self.max_m:
@@ -245,8 +248,7 @@ class Plan:
         Beyond ``max_m`` it is that of ``max_m``, since any kernel is right for any M.
         """
         binding = self._current_binding()
-        last = len(binding.steps) - 1
-        return binding.kernels[min(bisect_left(binding.steps, m), last)] if binding.kernels else None
+        return binding.kernels[min(bisect_left(binding.steps, m), len(binding.steps) - 1)] if binding.kernels else None
 
     def _current_binding(self) -> _Binding:
         if self._binding.identity != self._identity():

@@ -26,7 +26,8 @@ _PLAIN = frozenset((Tensor, Parameter))
 """Types of tensors that are no more than memory."""
 
 # NOTE: torch's own, because their Python wrappers take longer than all the rest.
-_active_modes = torch._C._len_torch_dispatch_stack
+active_modes = torch._C._len_torch_dispatch_stack
+"""How many modes watch what is called."""
 _transforms = torch._C._functorch.peek_interpreter_stack
 
 
@@ -62,7 +63,7 @@ def goes_to_operator(
         and (sixth is None or type(sixth) in _PLAIN)
         and (seventh is None or type(seventh) in _PLAIN)
     ):
-        return bool(_active_modes() or _transforms())
+        return bool(active_modes() or _transforms())
     for name, operand in zip(names.split(), (first, second, third, fourth, fifth, sixth, seventh), strict=False):
         is_missing = operand is None and name.endswith("?")
         if not is_missing and not isinstance(operand, Tensor):

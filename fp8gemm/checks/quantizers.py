@@ -30,21 +30,22 @@ def check_matrix(name: str, x: Tensor, *, shape: str, parts: int = 1, dimensions
     """``x`` is a matrix of ``parts`` times K columns, or a stack of them."""
     check_tensor(name, x)
     check_dtype(name, x.dtype, INPUTS)
-    if x.ndim != dimensions:
-        raise InputError(f"{name}: expected {dimensions} dimensions, {shape}, got shape {tuple(x.shape)}")
-    columns = x.shape[-1]
+    sizes = x.shape
+    if len(sizes) != dimensions:
+        raise InputError(f"{name}: expected {dimensions} dimensions, {shape}, got shape {tuple(sizes)}")
+    columns = sizes[-1]
     if columns < 16 * parts or columns % (16 * parts):
         raise InputError(
             f"{name}: expected {shape} with K a positive multiple of 16, got K = {int(columns) / parts:g}, shape "
-            f"{tuple(x.shape)}"
+            f"{tuple(sizes)}"
         )
     if x.stride(-1) != 1:
         raise InputError(f"{name}: expected {shape} with K contiguous (stride 1), got strides {x.stride()}")
     check_size(name, "K", columns // parts)
     if dimensions == 2:
-        check_size(name, shape[1:].split(",")[0], x.shape[0])
+        check_size(name, shape[1], sizes[0])  # "M" of "(M, K)"
     else:
-        check_size(name, "G * max_m", x.shape[0] * x.shape[1])
+        check_size(name, "G * max_m", sizes[0] * sizes[1])
 
 
 def check_norm(x: Tensor, weight: Tensor, eps: float) -> None:
