@@ -189,6 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(tools) - set(TOOLS)):
         parser.error(f"--tools: expected some of {', '.join(TOOLS)}, got {', '.join(unknown)}")
 
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)  # now, not after minutes
+
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         print("sanitize: compute-sanitizer is not on PATH; it is part of the CUDA toolkit")
