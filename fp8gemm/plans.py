@@ -26,7 +26,7 @@ from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.recent import PLACES, UNREADABLE, Recent, active_modes, goes_to_operator, identity, needs_gradient
+from fp8gemm.recent import PLACES, UNREADABLE, Recent, active_modes, goes_to_operator, needs_gradient, transforms
 from fp8gemm.recording import record_problem
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import Chip
@@ -134,11 +134,11 @@ class Plan:
             InputError: an operand is not as `gemm` describes, M exceeds ``max_m``, or ``c`` is not of the plan's
                 ``c_dtype``; nothing was launched.
         """
-        if is_dynamo_compiling() or active_modes() or forking.lost:
+        if is_dynamo_compiling() or active_modes() or transforms() or forking.lost:
             return self._multiply(a, scales_a, c, out)[0]
         # NOTE: `identity` of each, written out, because calls cost more than what they ask. Of the weight an address is
         # enough where `out` has its N: its K is that of `a`, and a weight of another dtype is not at the same place.
-        # Types stand for the rest of `goes_to_operator`, which is asked once; what a transform wraps has no address.
+        # Types stand for the rest of `goes_to_operator`, which is asked once.
         try:
             device_index = a.get_device()
             key = (
@@ -147,7 +147,7 @@ class Plan:
                 self.b.shape if out is None else (type(out), out.data_ptr(), out.shape, out.stride(), out.dtype),
                 self.b.data_ptr(), self.scales_b.data_ptr(),
                 None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
-                None if c is None else (type(c), identity(c)),
+                None if c is None else (type(c), c.data_ptr(), c.shape, c.stride(), c.dtype),
                 device_index, current_stream(device_index) if device_index >= 0 else None,
             )  # fmt: skip  # flat, because tuples in it take longer: a line for each operand
         except UNREADABLE:

@@ -28,7 +28,8 @@ _PLAIN = frozenset((Tensor, Parameter))
 # NOTE: torch's own, because their Python wrappers take longer than all the rest.
 active_modes = torch._C._len_torch_dispatch_stack
 """How many modes watch what is called."""
-_transforms = torch._C._functorch.peek_interpreter_stack
+transforms = torch._C._functorch.peek_interpreter_stack
+"""The innermost of functorch's transforms that there is; it may wrap what is made under it."""
 
 
 def goes_to_operator(
@@ -63,7 +64,7 @@ def goes_to_operator(
         and (sixth is None or type(sixth) in _PLAIN)
         and (seventh is None or type(seventh) in _PLAIN)
     ):
-        return bool(active_modes() or _transforms())
+        return bool(active_modes() or transforms())
     for name, operand in zip(names.split(), (first, second, third, fourth, fifth, sixth, seventh), strict=False):
         is_missing = operand is None and name.endswith("?")
         if not is_missing and not isinstance(operand, Tensor):

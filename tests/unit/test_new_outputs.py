@@ -127,6 +127,35 @@ def test_more_places_than_are_kept(of: str, allocated: list[Tensor], monkeypatch
     assert NOTES.count("bound") == NOTES.count("launched") == 2 * (PLACES + 1), "the oldest is forgotten each time"
 
 
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Any]]] = {
+    "vmap": torch.func.vmap,
+    "functionalize": torch.func.functionalize,
+    "grad": lambda function: torch.func.grad(lambda x: function(x).sum()),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("of", ["gemm", "plan"])
+def test_a_transform_sees_calls_that_were_made_before(
+    of: str, transform: str, allocated: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it wraps none of the operands: what it would wrap is the new output."""
+    case = cases.signed(M, N, K, seed=1)
+    call, out = prepared(of, case, monkeypatch, allocated), torch.zeros(M, N, dtype=BF16)
+    for _ in range(2):
+        call(), call(out=out)
+    before = NOTES.count("launched")
+    for owner in (dense, plans.Plan):
+        monkeypatch.setattr(owner, "_traced", lambda *terms: NOTES.append("to the operator"))
+
+    def inside(x: Tensor) -> Tensor:
+        call(), call(out=out)
+        return x * 2
+
+    TRANSFORMS[transform](inside)(torch.zeros(2, 2))
+    assert NOTES.count("to the operator") == 2 and NOTES.count("launched") == before
+
+
 def test_a_plan_whose_weight_has_another_n_at_the_same_place(
     allocated: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

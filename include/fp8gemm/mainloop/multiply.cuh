@@ -68,6 +68,7 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
     static constexpr bool kTwoChunks = kShortChunk < kLongChunk && (kStepsVary || kLongChunk <= Shape::kNumSteps);
     static constexpr bool kStaggers = kTwoChunks && !kStepsVary;
+    static_assert(!kStepsVary || Config::kScaling == Scaling::kRow, "block scales are read for a K that is known");
     static_assert(kInFlight > 1 || Shape::kWavesM == 1 || Shape::kWavesN == 1 || Config::kScaling == Scaling::kBlock,
                   "scales of B are those of the wave before, of other columns");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
