@@ -64,6 +64,18 @@ class CacheError(Fp8GemmError, RuntimeError):
     """The kernel cache cannot be used as asked, for instance because its directory is not safe to load code from."""
 
 
+class IncompleteWarmupError(CacheError):
+    """A warmup ended, and not all that was asked for lies in the cache directories, as on a disk that is full.
+
+    Attributes:
+        missing: the names of the entries that are not there, ``<kernel>.<key>``.
+    """
+
+    def __init__(self, message: str, *, missing: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
 class CacheMissError(CacheError):
     """A kernel is not ready and the miss policy, or a CUDA graph capture under way, forbids compiling or loading it.
 

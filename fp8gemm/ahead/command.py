@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from fp8gemm.ahead.kernels import (
     demand,
     recorded_quantizers,
 )
-from fp8gemm.ahead.warming import make_ready
+from fp8gemm.ahead.warming import check_ready, make_ready
 from fp8gemm.benchmark.command import parse_positive
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.hints import MAX_M
@@ -39,6 +40,9 @@ from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling
 
 SUMMARY = "Compile every kernel that shapes or a model can need, ahead of time."
+EXIT_INCOMPLETE = 3
+"""Not all that was asked for lies, verified, in the cache directories."""
+
 _CALLS = {"layer": True, "gemm": False}
 """Who asks, and whether the weight is then promised to be static."""
 _SCALINGS = {"blocks": Scaling.BLOCK, "rows": Scaling.ROW}
@@ -66,8 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=parse_positive, help="threads that compile, default all processors")
     parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="where to put them, default FP8GEMM_CACHE_DIR")
-    parser.add_argument("--recompile", action="store_true", help="compile also what is there, with the NVRTC of now")
-    parser.add_argument("--list", action="store_true", help="print the kernels' names, and compile nothing")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--recompile", action="store_true", help="compile also what is there, with the NVRTC of now")
+    instead.add_argument("--list", action="store_true", help="print the kernels' names, and compile nothing")
+    instead.add_argument(
+        "--check",
+        action="store_true",
+        help=f"only look: {EXIT_INCOMPLETE} if not all is there; compiles, writes nothing",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -117,7 +127,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile, and print what was done.
+    """Compile or look, and print what is there. 0; `EXIT_INCOMPLETE` if not all of it is.
 
     Raises:
         InputError: nothing was asked for, or a file is not what the option takes.
@@ -126,7 +136,8 @@ def run(options: argparse.Namespace) -> int:
     started = time.perf_counter()
     changes: dict[str, Any] = {}
     if options.cache_dir is not None:
-        _make_parents(options.cache_dir)
+        if not options.check:
+            _make_parents(options.cache_dir)
         changes["cache_dirs"] = (options.cache_dir,)
     with settings.scope(**changes):
         wanted = _demand(options)
@@ -134,9 +145,14 @@ def run(options: argparse.Namespace) -> int:
             labels = sorted(request.label for request in wanted.requests)
             print(json.dumps(labels) if options.json else "\n".join(labels))
             return 0
-        done = make_ready(wanted, jobs=options.jobs, again=options.recompile, started=started)
+        if options.check:
+            done = check_ready(wanted, started=started)
+        else:
+            done = make_ready(wanted, jobs=options.jobs, again=options.recompile, started=started)
     print(json.dumps(done.as_json()) if options.json else done)
-    return 0
+    if done.missing:
+        print(f"fp8gemm: {done.lack()}", file=sys.stderr)
+    return EXIT_INCOMPLETE if done.missing else 0
 
 
 def _make_parents(directory: Path) -> None:

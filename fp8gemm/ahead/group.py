@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fp8gemm.errors import CompileError
 from fp8gemm.jit.build import Artifact
-from fp8gemm.jit.request import KernelRequest
+from fp8gemm.jit.presence import Missing
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
 class Make(Protocol):
-    """Builds several kernels, afresh or not."""
+    """Builds the kernels of several keys that are not there, or all of them afresh."""
 
-    def __call__(self, some: Sequence[KernelRequest], *, fresh: bool) -> list[Artifact]: ...
+    def __call__(self, some: Sequence[str], *, fresh: bool) -> list[Artifact]: ...
 
 
-def shared(
-    requests: Sequence[KernelRequest], make: Make, group: ProcessGroup, *, again: bool
-) -> tuple[list[Artifact], int]:
+def shared(keys: Sequence[str], make: Make, group: ProcessGroup, *, again: bool) -> list[Artifact]:
     """Each rank makes its share; when all have, each finds what the others made, or makes it on another machine.
 
     Returns:
-        The artifacts of all requests, this rank's share first, and how many were compiled by all ranks together.
+        What this rank had to make.
 
     Raises:
         Fp8GemmError: this rank's own, or one that names what other ranks met; all ranks raise then.
@@ -36,20 +34,29 @@ def shared(
     failure: BaseException | None = None
     artifacts: list[Artifact] = []
     try:
-        artifacts += make(requests[rank::ranks], fresh=again)
+        artifacts += make(keys[rank::ranks], fresh=again)
     except BaseException as error:  # NOTE: the others must hear of whatever it is, or they wait for this rank for ever
         failure = error
     _meet(failure, group)
-    others = [request for index, request in enumerate(requests) if index % ranks != rank]
+    others = [key for index, key in enumerate(keys) if index % ranks != rank]
     try:
         artifacts += make(others, fresh=False)
     except BaseException as error:
         failure = error
     _meet(failure, group)
-    totals: list[int] = [0] * ranks
-    compiled = sum(artifact.source == "compiled" for artifact in artifacts)
-    dist.all_gather_object(totals, compiled, group=group)
-    return artifacts, sum(totals)
+    return artifacts
+
+
+def united(
+    compiled: Collection[str], missing: Sequence[Missing], group: ProcessGroup
+) -> tuple[set[str], tuple[Missing, ...]]:
+    """The keys of what any rank compiled, and what any rank misses: ranks may be on machines of their own."""
+    import torch.distributed as dist
+
+    told: list[tuple[list[str], list[Missing]]] = [([], [])] * dist.get_world_size(group)
+    dist.all_gather_object(told, (list(compiled), list(missing)), group=group)
+    lacking = {each.key: each for _, of_rank in reversed(told) for each in of_rank}
+    return {key for keys, _ in told for key in keys}, tuple(lacking.values())
 
 
 def _meet(failure: BaseException | None, group: ProcessGroup) -> None:

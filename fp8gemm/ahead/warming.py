@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from fp8gemm import settings
 from fp8gemm.ahead.grouped import GroupedVariants
 from fp8gemm.ahead.kernels import CHIPS, Demand, Variants, all_quantizers, chips_named, demand
-from fp8gemm.errors import InputError
+from fp8gemm.errors import IncompleteWarmupError, InputError
 from fp8gemm.hints import MAX_M
-from fp8gemm.jit.build import Artifact, build, writable_directory
+from fp8gemm.jit.build import Artifact, build, current_store, forget
 from fp8gemm.jit.build import recompile as compile_again
+from fp8gemm.jit.entry import directory_name
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.jit.request import KernelRequest
+from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
 from fp8gemm.recording import AnyProblem
 from fp8gemm.tuning.epilogue import parse_output
 
@@ -24,20 +26,26 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed import ProcessGroup
 
+NOT_REPLACED = "compiled again, but could not be written; an older one is there"
+
+_NAMED = 8
+_NAMED_CHARACTERS = 80
+
 
 @dataclass(frozen=True)
 class Warmup:
-    """What a warmup did; `print` it for a line or two.
+    """What a warmup did, going by what lies in the cache directories at its end; `print` it for a line or two.
 
     Attributes:
-        kernels: that are ready now.
-        compiled: of these, by this call (with a process group, by all its ranks).
-        hits: the others.
+        kernels: that were asked for.
+        compiled: of these, by this call (with a process group, by all its ranks), and there.
+        hits: of these, there without that.
         seconds: that it took.
-        bytes: of all cubins.
-        chips: kernels of GEMMs by chip; one may serve several.
-        quantizers: kernels that quantise.
-        directory: where they are.
+        bytes: of the cubins that are there.
+        chips: kernels of GEMMs by chip that were asked for; one may serve several.
+        quantizers: kernels that quantise that were asked for.
+        directory: where they are; several as in a setting.
+        missing: kernels that no cache directory has intact (with a process group, those of any of its ranks).
     """
 
     kernels: int
@@ -48,6 +56,7 @@ class Warmup:
     chips: dict[str, int]
     quantizers: int
     directory: str
+    missing: tuple[Missing, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""
@@ -55,10 +64,21 @@ class Warmup:
 
     def __str__(self) -> str:
         of_chips = ", ".join(f"{count} for {chip}" for chip, count in self.chips.items())
+        ready = f"{self.kernels - len(self.missing)} of {self.kernels}" if self.missing else f"{self.kernels}"
         return (
-            f"{self.kernels} kernels are ready in {self.directory}: {of_chips}, {self.quantizers} that quantise\n"
+            f"{ready} kernels are ready in {self.directory}: {of_chips}, {self.quantizers} that quantise\n"
             f"{self.compiled} compiled, {self.hits} found, {self.bytes / 2**20:.1f} MiB, {self.seconds:.1f} s"
         )
+
+    def lack(self) -> str:
+        """What is missing, in one line that names the first few."""
+        named = [
+            each.label if each.problem == ABSENT else f"{each.label} ({each.problem[:_NAMED_CHARACTERS]})"
+            for each in self.missing[:_NAMED]
+        ]
+        more = len(self.missing) - len(named)
+        names = ", ".join(named) + (f" and {more} more" if more else "")
+        return f"{len(self.missing)} of {self.kernels} kernels are not ready in {self.directory}: {names}"
 
 
 def warmup(
@@ -94,7 +114,8 @@ def warmup(
 
     Raises:
         InputError: an argument is not as described, or the model has neither `Fp8Linear` nor `Fp8Experts`.
-        CacheError: no cache directory can be written.
+        CacheError: something is not there, and no cache directory can be written.
+        IncompleteWarmupError: in the end something is not there, as on a disk that is full; the others are ready.
         CompileError: a kernel could not be compiled; others are ready, and another call goes on from there.
     """
     started = time.perf_counter()
@@ -115,7 +136,11 @@ def warmup(
             problems += of_groups.problems(groups[0], n, k, most) if groups else variants.problems(n, k, most)
         quantizers = all_quantizers((output,), [shape[-1] for shape in shapes])
         wanted = demand(problems, chips_named(CHIPS if chips is None else chips), quantizers)
-    return make_ready(wanted, jobs=jobs, again=recompile, progress=progress, group=group, started=started)
+    done = make_ready(wanted, jobs=jobs, again=recompile, progress=progress, group=group, started=started)
+    if done.missing:
+        names = [directory_name(each.label, each.key) for each in done.missing]
+        raise IncompleteWarmupError(done.lack(), missing=names)
+    return done
 
 
 def _is_model(what: object) -> TypeGuard[nn.Module]:
@@ -132,7 +157,7 @@ def make_ready(
     group: ProcessGroup | None = None,
     started: float | None = None,
 ) -> Warmup:
-    """Compile what is not there yet, or ``again`` all of it.
+    """Compile what no cache directory has yet, or ``again`` all of it, and look at what lies there in the end.
 
     Args:
         wanted: the kernels.
@@ -140,40 +165,71 @@ def make_ready(
         started: when the whole work did, by `time.perf_counter`.
 
     Raises:
-        CacheError, CompileError: as `warmup`.
+        CacheError, CompileError: as `warmup`; but what is missing in the end is no error here.
     """
     from tqdm import tqdm
 
     started = time.perf_counter() if started is None else started
-    requests = wanted.requests
+    keys = keys_of(wanted.requests)
     hidden = not (sys.stderr.isatty() if progress is None else progress)
     # The policy is for those who serve: whoever asks for kernels to be compiled wants them compiled.
     with (
         settings.scope(jit="compile"),
-        tqdm(total=len(requests), unit=" kernels", desc="warmup", disable=hidden, file=sys.stderr) as bar,
+        tqdm(total=len(keys), unit=" kernels", desc="warmup", disable=hidden, file=sys.stderr) as bar,
     ):
-        directory = writable_directory()
 
         def made(artifact: Artifact) -> None:
             bar.update()
 
-        def make(some: Sequence[KernelRequest], *, fresh: bool) -> list[Artifact]:
-            return build_many(some, jobs=jobs, progress=made, make=compile_again if fresh else build)
+        def make(some: Sequence[str], *, fresh: bool) -> list[Artifact]:
+            todo = some if fresh else [each.key for each in look({key: keys[key] for key in some}).missing]
+            bar.update(len(some) - len(todo))
+            if todo:
+                require_writable_directory()
+                forget(todo)  # what an earlier call could not write is in memory, and would stay there alone
+            requests = [keys[key] for key in todo]
+            return build_many(requests, jobs=jobs, progress=made, make=compile_again if fresh else build)
 
         if group is None:
-            artifacts = make(requests, fresh=again)
-            compiled = sum(artifact.source == "compiled" for artifact in artifacts)
+            artifacts = make(list(keys), fresh=again)
         else:
             from fp8gemm.ahead.group import shared
 
-            artifacts, compiled = shared(requests, make, group, again=again)
+            artifacts = shared(list(keys), make, group, again=again)
+    presence = look(keys)
+    missing = presence.missing
+    if again:
+        kept = [each for each in artifacts if each.directory is None and each.key in presence.sizes]
+        missing += tuple(Missing(each.request.label, each.key, NOT_REPLACED) for each in kept)
+    compiled = {artifact.key for artifact in artifacts if artifact.source == "compiled"}
+    if group is not None:
+        from fp8gemm.ahead.group import united
+
+        compiled, missing = united(compiled, missing, group)
+    return _told(wanted, presence, missing, compiled, started)
+
+
+def check_ready(wanted: Demand, *, started: float | None = None) -> Warmup:
+    """Look whether kernels are there. Compiles nothing and writes nothing, and so needs no NVRTC and no directory that
+    can be written."""
+    started = time.perf_counter() if started is None else started
+    presence = look(keys_of(wanted.requests))
+    return _told(wanted, presence, presence.missing, frozenset(), started)
+
+
+def _told(
+    wanted: Demand, presence: Presence, missing: tuple[Missing, ...], compiled: Collection[str], started: float
+) -> Warmup:
+    kernels, lacking = len(wanted.requests), {each.key for each in missing}
+    ready = sum(key not in lacking for key in compiled)
     return Warmup(
-        kernels=len(requests),
-        compiled=compiled,
-        hits=len(requests) - compiled,
+        kernels=kernels,
+        compiled=ready,
+        hits=kernels - len(missing) - ready,
         seconds=time.perf_counter() - started,
-        bytes=sum(len(artifact.cubin) for artifact in artifacts),
+        bytes=sum(presence.sizes.values()),
         chips={chip: len(of_chip) for chip, of_chip in wanted.gemms.items()},
         quantizers=len(wanted.quantizers),
-        directory=str(directory),
+        directory=os.pathsep.join(map(str, presence.directories)) or current_store().describe(),
+        missing=missing,
     )

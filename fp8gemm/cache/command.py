@@ -45,10 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     last = "default the last one of FP8GEMM_CACHE_DIR, where new kernels go"
     listing = add("ls", _list, "List the kernels of cache directories, and whatever else lies there.")
     listing.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=every)
-    verify = add("verify", _verify, "Verify every kernel and, in a sealed directory, that all is as it was then.")
+    verify = add("verify", _verify, "Verify every kernel and, where there is a manifest, that all is as it was then.")
     verify.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=every)
     seal = add("seal", _seal, "Write a manifest into a cache directory and close it to every writer.")
     seal.add_argument("directory", type=Path, metavar="DIR", help="that holds intact kernels and nothing else")
+    seal.add_argument("--anew", action="store_true", help="also without kernels that it had when it was sealed before")
     export = add("export", _export, "Write all intact kernels into one file.")
     export.add_argument("file", type=Path, metavar="FILE", help="to write, a gzipped tar")
     export.add_argument("--from", dest="directory", type=Path, metavar="DIR", help=every)
@@ -138,7 +139,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _seal(options: argparse.Namespace) -> int:
     layer = _layer(options.directory)
     with _bar("verify") as progress:
-        sealed = seal_layer(layer, version=__version__, progress=progress)
+        sealed = seal_layer(layer, version=__version__, anew=options.anew, progress=progress)
     manifest = sealed.manifest
     if options.json:
         return _print_json(

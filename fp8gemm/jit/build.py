@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-from fp8gemm import headers, settings
-from fp8gemm.errors import CacheError, CacheMissError
-from fp8gemm.frozen import dataclass
-from fp8gemm.jit.artifact import Artifact, Source, artifact_of, metadata
-from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program
+from fp8gemm import settings
+from fp8gemm.errors import CacheMissError
+from fp8gemm.jit.artifact import Artifact, metadata
+from fp8gemm.jit.compiler import compile_program
 from fp8gemm.jit.entry import Entry
-from fp8gemm.jit.fingerprint import Headers, header_closure, key_of
+from fp8gemm.jit.job import Job
 from fp8gemm.jit.refused import keep_source
-from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.jit.store import Damage, Store
 
@@ -33,11 +30,12 @@ __all__ = [
     "Artifact",
     "build",
     "contents_stamp",
+    "current_store",
+    "forget",
     "is_ready",
     "quarantine",
     "rebuild",
     "recompile",
-    "writable_directory",
 ]
 
 
@@ -54,7 +52,7 @@ def build(request: KernelRequest, *, allow_compile: bool = True, include_dir: Pa
         CompileError: it had to be compiled and could not be.
         InputError: the request cannot be rendered.
     """
-    return _builder().build(_Job.of(request, include_dir), allow_compile=allow_compile)
+    return _builder().build(Job.of(request, include_dir), allow_compile=allow_compile)
 
 
 def is_ready(request: KernelRequest, *, include_dir: Path | None = None) -> bool:
@@ -89,7 +87,7 @@ def rebuild(artifact: Artifact, *, reason: str, include_dir: Path | None = None)
     Raises:
         CacheMissError, CompileError: as ``build``.
     """
-    return _builder().rebuild(_Job.of(artifact.request, include_dir), artifact, reason)
+    return _builder().rebuild(Job.of(artifact.request, include_dir), artifact, reason)
 
 
 def recompile(request: KernelRequest, *, include_dir: Path | None = None) -> Artifact:
@@ -98,22 +96,18 @@ def recompile(request: KernelRequest, *, include_dir: Path | None = None) -> Art
     Raises:
         CacheMissError, CompileError, InputError: as ``build``; what was ready stays so.
     """
-    return _builder().recompile(_Job.of(request, include_dir))
+    return _builder().recompile(Job.of(request, include_dir))
 
 
-def writable_directory() -> Path:
-    """Where new kernels are put.
+def forget(keys: Iterable[str]) -> None:
+    """Have no kernels of these keys in memory any more, so that the next ``build`` of each looks for it on disk, and
+    puts it there if it can."""
+    _builder().forget(keys)
 
-    Raises:
-        CacheError: nowhere: they would last as long as this process.
-    """
-    store = _builder().store
-    layer = store.writable_layer()
-    if layer is None:
-        raise CacheError(
-            f"expected a cache directory that can be written (FP8GEMM_CACHE_DIR); found {store.describe()}"
-        )
-    return layer.path
+
+def current_store() -> Store:
+    """The store of the current settings, which knows what was rejected, and what has been said."""
+    return _builder().store
 
 
 def quarantine(artifact: Artifact, *, reason: str) -> None:
@@ -122,49 +116,6 @@ def quarantine(artifact: Artifact, *, reason: str) -> None:
     The next ``build`` of the request finds another process's replacement, or compiles.
     """
     _builder().quarantine(artifact, reason)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A request, with all that its key and its compilation depend on."""
-
-    request: KernelRequest
-    source: str
-    headers: Headers
-    options: tuple[str, ...]
-    key: str
-    started: float
-
-    @classmethod
-    def of(cls, request: KernelRequest, include_dir: Path | None) -> _Job:
-        # Read anew each time, a millisecond or less: headers that were edited while we run make a new kernel.
-        started = time.perf_counter()
-        source = render_source(request)
-        options = compile_options(request.arch)
-        files = header_closure(source, include_dir or headers.include_dir())
-        return cls(request, source, files, options, key_of(source, files, options=options, arch=request.arch), started)
-
-    @property
-    def label(self) -> str:
-        return self.request.label
-
-    def compile(self, store: Store) -> CompileResult:
-        return compile_program(
-            self.source,
-            self.headers,
-            label=self.label,
-            options=self.options,
-            arch=self.request.arch,
-            keep=lambda: keep_source(store, self.label, self.key, self.source),
-        )
-
-    def artifact(self, entry: Entry, source: Source) -> Artifact:
-        """What the caller gets from an entry."""
-        return artifact_of(entry, self.request, source=source, seconds=time.perf_counter() - self.started)
-
-    def again(self, artifact: Artifact) -> Artifact:
-        """What the caller gets from an artifact that is in memory."""
-        return replace(artifact, source="memory", seconds=time.perf_counter() - self.started)
 
 
 class _Builder:
@@ -182,7 +133,7 @@ class _Builder:
         self._memory: dict[str, Artifact] = {}
         self._flights: dict[tuple[str, bool], Future[Artifact]] = {}
 
-    def build(self, job: _Job, *, allow_compile: bool) -> Artifact:
+    def build(self, job: Job, *, allow_compile: bool) -> Artifact:
         allow_compile = allow_compile and settings.current().jit != "error"
         with self._lock:
             known = self._memory.get(job.key)
@@ -204,7 +155,7 @@ class _Builder:
         flight.set_result(artifact)
         return artifact
 
-    def recompile(self, job: _Job) -> Artifact:
+    def recompile(self, job: Job) -> Artifact:
         if settings.current().jit == "error":
             raise _miss(job, self.store, ())
         with self.store.lock(job.label, job.key):
@@ -213,7 +164,7 @@ class _Builder:
             self._remember(artifact)
         return artifact
 
-    def rebuild(self, job: _Job, artifact: Artifact, reason: str) -> Artifact:
+    def rebuild(self, job: Job, artifact: Artifact, reason: str) -> Artifact:
         self.quarantine(artifact, reason)
         return self.build(job, allow_compile=True)
 
@@ -228,6 +179,11 @@ class _Builder:
             for damage in self.store.find(label, key).damaged:
                 self.store.quarantine(label, key, damage)
 
+    def forget(self, keys: Iterable[str]) -> None:
+        with self._lock:
+            for key in keys:
+                self._memory.pop(key, None)
+
     def _land(self, key: str, allow_compile: bool, artifact: Artifact | None = None) -> None:
         with self._lock:
             del self._flights[key, allow_compile]
@@ -238,7 +194,7 @@ class _Builder:
         self._memory[artifact.key] = artifact
         self.compiled += artifact.source == "compiled"
 
-    def _find_or_compile(self, job: _Job, *, allow_compile: bool) -> Artifact:
+    def _find_or_compile(self, job: Job, *, allow_compile: bool) -> Artifact:
         found = self.store.find(job.label, job.key)
         if found.entry is not None:
             return job.artifact(found.entry, "disk")
@@ -250,9 +206,16 @@ class _Builder:
                 return job.artifact(found.entry, "disk")
             return self._compile(job, damaged=found.damaged)
 
-    def _compile(self, job: _Job, *, damaged: Sequence[Damage] = (), replace_entry: bool = False) -> Artifact:
+    def _compile(self, job: Job, *, damaged: Sequence[Damage] = (), replace_entry: bool = False) -> Artifact:
         """Compile and publish, whatever is there; the caller holds the kernel's lock."""
-        result = job.compile(self.store)
+        result = compile_program(
+            job.source,
+            job.headers,
+            label=job.label,
+            options=job.options,
+            arch=job.request.arch,
+            keep=lambda: keep_source(self.store, job.label, job.key, job.source),
+        )
         for damage in damaged:
             self.store.quarantine(job.label, job.key, damage)
         entry = Entry(job.key, job.label, result.cubin, metadata(job.request, job.options, result))
@@ -284,7 +247,7 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def _miss(job: _Job, store: Store, damaged: Sequence[Damage]) -> CacheMissError:
+def _miss(job: Job, store: Store, damaged: Sequence[Damage]) -> CacheMissError:
     met = "".join(f"\npassed over in {damage.layer.path}: {damage.reason}" for damage in damaged)
     return CacheMissError(
         f"kernel {job.label} is not ready, and it may not be compiled now "

@@ -38,7 +38,7 @@ class Sealed:
     already: bool
 
 
-def seal_layer(layer: Layer, *, version: str, progress: Progress | None = None) -> Sealed:
+def seal_layer(layer: Layer, *, version: str, anew: bool = False, progress: Progress | None = None) -> Sealed:
     """Seal a directory that holds kernels; verify one that is sealed.
 
     An interrupted call leaves a directory that works as before; calling again finishes the work.
@@ -46,22 +46,26 @@ def seal_layer(layer: Layer, *, version: str, progress: Progress | None = None) 
     Args:
         layer: the directory.
         version: of the library, for the manifest.
+        anew: seal it although kernels have gone that the manifest of a seal before lists.
         progress: called after each kernel is verified.
 
     Raises:
         CacheError: it is not there, not to be used or read-only; it holds no kernel, a damaged one, or something
-            that is not ours, and nothing was changed; it was sealed, and is not as it was then; somebody writes to it.
+            that is not ours, or lacks what it held when it was sealed before, and nothing was changed; it is sealed,
+            and is not as it was then; somebody writes to it.
     """
     inventory = take_inventory(layer, progress=progress)
-    problems = find_problems(inventory)
     if inventory.state is State.SEALED:
+        problems = find_problems(inventory)
         if inventory.manifest is None or problems:
-            advice = f"to seal it as it is now, `chmod u+w {layer.path}` first"
+            advice = f"to seal it as it is now, `chmod u+w {layer.path}` first, then seal it with --anew"
             raise CacheError(f"{layer.path} is sealed, and is not as it was then ({advice}):{_indented(problems)}")
         return Sealed(inventory.manifest, already=True)
     if not inventory.kernels:
         raise CacheError(f"{layer.path} cannot be sealed: expected at least one kernel; it holds none")
-    problems += tuple(f"{path} is not ours" for path in inventory.foreign)
+    problems = _damaged(inventory) + tuple(f"{path} is not ours" for path in inventory.foreign)
+    if not anew:
+        problems += tuple(f"{problem}; --anew seals what there is" for problem in _gone(inventory))
     if problems:
         raise CacheError(f"{layer.path} cannot be sealed, and was not changed:{_indented(problems)}")
 
@@ -85,26 +89,46 @@ def seal_layer(layer: Layer, *, version: str, progress: Progress | None = None) 
 
 
 def find_problems(inventory: Inventory) -> tuple[str, ...]:
-    """What is wrong in a directory, one line each: kernels that do not verify and, if it is sealed, everything that is
-    not as it was then."""
-    damaged = tuple(f"{kernel.name} is damaged: {kernel.problem}" for kernel in inventory.damaged)
-    return damaged + (tuple(_differences(inventory)) if inventory.state is State.SEALED else ())
+    """What is wrong in a directory, one line each: kernels that do not verify, whatever is not as its manifest says,
+    whether or not it can be written, and, if it is sealed, everything else that is not as it was then."""
+    sealed = inventory.state is State.SEALED
+    return _damaged(inventory) + tuple(_differences(inventory)) + (tuple(_loosened(inventory)) if sealed else ())
+
+
+def _damaged(inventory: Inventory) -> tuple[str, ...]:
+    return tuple(f"{kernel.name} is damaged: {kernel.problem}" for kernel in inventory.damaged)
+
+
+def _gone(inventory: Inventory) -> tuple[str, ...]:
+    """The kernels that a manifest lists, and that are not there."""
+    listed = inventory.manifest.entries.keys() if inventory.manifest is not None else ()
+    present = {kernel.name for kernel in inventory.kernels}
+    return tuple(f"{name} is missing: {MANIFEST} lists it" for name in sorted(listed) if name not in present)
 
 
 def _differences(inventory: Inventory) -> Iterator[str]:
+    """What the manifest says otherwise, or why it says nothing."""
     if inventory.manifest is None:
-        yield inventory.manifest_problem or f"{MANIFEST} is missing"
+        if inventory.manifest_problem:
+            yield inventory.manifest_problem
         return
+    yield from _gone(inventory)
     entries = inventory.manifest.entries
-    present = {kernel.name: kernel for kernel in inventory.kernels}
-    yield from (f"{name} is missing" for name in sorted(entries.keys() - present.keys()))
-    for name, kernel in present.items():
-        if name not in entries:
-            yield f"{name} is extra: {MANIFEST} does not list it"
+    for kernel in inventory.kernels:
+        if kernel.name not in entries:
+            yield f"{kernel.name} is extra: {MANIFEST} does not list it"
         elif not kernel.problem:
-            changed = [file for file, digest in entries[name].items() if kernel.digests.get(file) != digest]
+            changed = [file for file, digest in entries[kernel.name].items() if kernel.digests.get(file) != digest]
             if changed:
-                yield f"{name} was changed: {' and '.join(changed)}, going by the SHA-256 in {MANIFEST}"
+                yield f"{kernel.name} was changed: {' and '.join(changed)}, going by the SHA-256 in {MANIFEST}"
+
+
+def _loosened(inventory: Inventory) -> Iterator[str]:
+    """What a sealed directory has, or lacks, beside its kernels."""
+    if inventory.manifest is None:
+        if not inventory.manifest_problem:
+            yield f"{MANIFEST} is missing"
+        return
     extra = [leftover.name for leftover in inventory.leftovers] + list(inventory.foreign)
     yield from (f"{path} is extra: it was not there" for path in extra)
     yield from _open_modes(inventory)

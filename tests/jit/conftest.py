@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fp8gemm import settings
+from fp8gemm.ahead.kernels import Demand
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit import files
 from fp8gemm.jit.build import Artifact, build
@@ -77,6 +78,15 @@ def include(tmp_path: Path) -> Path:
 def request_for() -> Callable[[int], KernelRequest]:
     """Makes the request for Tiny with a value."""
     return lambda value: KernelRequest(f"tiny-{value}", "fp8gemm/kernels/tiny.cuh", "Tiny", (("value", value),))
+
+
+@pytest.fixture
+def tiny(
+    include: Path, monkeypatch: pytest.MonkeyPatch, request_for: Callable[[int], KernelRequest]
+) -> Callable[[int], Demand]:
+    """What a warmup is asked for: so many kernels of Tiny in place of GEMMs."""
+    monkeypatch.setattr("fp8gemm.headers.include_dir", lambda: include)
+    return lambda count: Demand({"h200": tuple(request_for(value) for value in range(1, count + 1))})
 
 
 @pytest.fixture

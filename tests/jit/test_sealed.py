@@ -16,6 +16,7 @@ from fp8gemm.jit.manifest import MANIFEST
 from fp8gemm.jit.seal import find_problems, seal_layer
 from fp8gemm.jit.store import Layer, Store
 from tests.jit.caches import METADATA, fill, kernel, look, name_of
+from tests.jit.cases import snapshot
 
 Harm = Callable[[Path], object]
 
@@ -85,9 +86,33 @@ def test_an_open_mode_under_a_seal_is_named(sealed: Path, path: str) -> None:
     assert problem.startswith(f"{name_of(2)}{path} has mode 0700")
 
 
+@pytest.mark.parametrize("case", [case for case in HARM if case not in ("foreign", "leftover", "no manifest")])
+def test_a_directory_that_has_lost_its_modes_is_compared_with_its_manifest(sealed: Path, case: str) -> None:
+    thaw(sealed)
+    assert find_problems(look(sealed)) == (), "that it can be written is no fault"
+    harm, reason = HARM[case]
+    harm(sealed)
+    (problem,) = find_problems(look(sealed))
+    assert problem.startswith(reason)
+
+
 def test_a_broken_seal_can_be_made_anew(sealed: Path) -> None:
     sealed.chmod(0o700)
     fill(sealed, 4)
-    assert find_problems(look(sealed)) == (), "a directory that can be written need not be as it was"
     assert seal_layer(Layer(sealed), version="2.0").manifest.count == 4
+    assert find_problems(look(sealed)) == ()
+
+
+def test_a_seal_without_a_kernel_that_was_sealed_before_must_be_meant(sealed: Path) -> None:
+    thaw(sealed)
+    shutil.rmtree(sealed / name_of(2))
+    fill(sealed, 4)
+    before = snapshot(sealed)
+    for _ in range(2):
+        with pytest.raises(CacheError, match="was not changed") as error:
+            seal_layer(Layer(sealed), version="2.0")
+        (line,) = str(error.value).splitlines()[1:]
+        assert line == f"  {name_of(2)} is missing: {MANIFEST} lists it; --anew seals what there is"
+        assert snapshot(sealed) == before
+    assert seal_layer(Layer(sealed), version="2.0", anew=True).manifest.count == 3
     assert find_problems(look(sealed)) == ()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,9 @@ from fp8gemm.errors import CacheError, CompileError, InputError
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit.build import build
 from fp8gemm.jit.request import KernelRequest
-from tests.jit.cases import RequestFor
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (128, 128)
-
-
-@pytest.fixture
-def tiny(include: Path, monkeypatch: pytest.MonkeyPatch, request_for: RequestFor) -> Callable[[int], Demand]:
-    """So many kernels of five lines in place of GEMMs."""
-    monkeypatch.setattr("fp8gemm.headers.include_dir", lambda: include)
-    return lambda count: Demand({"h200": tuple(request_for(value) for value in range(1, count + 1))})
 
 
 def command(cache: Path, *arguments: str) -> list[str]:
@@ -177,15 +168,19 @@ def test_an_interrupted_command_leaves_whole_kernels_and_the_next_one_goes_on(ca
 
 
 GROUP = """
-    import json, sys
+    import json, sys, warnings
     import torch.distributed as dist
     from pathlib import Path
     from fp8gemm import settings
     from fp8gemm.ahead import warming
     from fp8gemm.ahead.kernels import Demand
     from fp8gemm.errors import CompileError
+    from fp8gemm.jit import store
     from fp8gemm.jit.request import KernelRequest
     import fp8gemm.headers
+
+    def no_space(*_, **__):
+        raise OSError(28, "No space left on device")
 
     rank, where, include = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     fp8gemm.headers.include_dir = lambda: include
@@ -204,17 +199,31 @@ GROUP = """
         told = warm(wanted).as_json()
     except CompileError as error:
         told = str(error)
-    print(json.dumps([done.as_json(), told]))
+    full = Path(sys.argv[4]) / str(rank)
+    with settings.scope(cache_dirs=(full,)), warnings.catch_warnings():  # machines of their own, one of them full
+        warnings.simplefilter("ignore")
+        if rank == 2:
+            store.publish_directory = no_space
+        apart = warm(wanted[:5])
+    print(json.dumps([done.as_json(), told, apart.as_json()]))
     dist.barrier()
     dist.destroy_process_group()
 """
 
 
 def test_the_ranks_of_a_group_share_the_work(cache: Path, include: Path, tmp_path: Path) -> None:
-    """And if one fails, all of them raise, and none waits for ever."""
+    """And if one fails, all of them raise, and none waits for ever; if one cannot write, all of them say so."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(GROUP), str(rank), str(tmp_path / "meet"), str(include)],
+            [
+                sys.executable,
+                "-c",
+                textwrap.dedent(GROUP),
+                str(rank),
+                str(tmp_path / "meet"),
+                str(include),
+                str(tmp_path),
+            ],
             env=environment(FP8GEMM_CACHE_DIR=str(cache)),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -225,11 +234,14 @@ def test_the_ranks_of_a_group_share_the_work(cache: Path, include: Path, tmp_pat
     told = [rank.communicate(timeout=120) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * 4, told
     results = [json.loads(out.splitlines()[-1]) for out, _ in told]
-    assert [done["kernels"] for done, _ in results] == [9] * 4
-    assert [done["compiled"] for done, _ in results] == [9] * 4, "each kernel once, by all of them together"
+    assert [done["kernels"] for done, *_ in results] == [9] * 4
+    assert [done["compiled"] for done, *_ in results] == [9] * 4, "each kernel once, by all of them together"
     assert len(list(cache.glob("[!.]*"))) == 9
-    assert all("NoSuchFamily" in error for _, error in results)
-    assert sum("rank 1: CompileError" in error for _, error in results) == 3
+    assert all("NoSuchFamily" in error for _, error, _ in results)
+    assert sum("rank 1: CompileError" in error for _, error, _ in results) == 3
+    names = [{each["label"] for each in apart["missing"]} for *_, apart in results]
+    assert names == [{f"tiny-{value}" for value in range(1, 6)}] * 4, "what one lacks is missing for all"
+    assert [(apart["compiled"], apart["hits"]) for *_, apart in results] == [(0, 0)] * 4
 
 
 def test_what_is_ready_is_known_to_be(cache: Path, tiny: Any) -> None:

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -130,6 +131,14 @@ def test_seal_tells_what_it_did(call: Call, call_json: CallJson, place: Path) ->
     assert code == 0 and found["already_sealed"] and found["version"] == __version__
     assert (found["count"], found["nvrtc_versions"]) == (2, ["12.9"])
     assert "was sealed already" in call("seal", place)[1]
+    place.chmod(0o755)
+    (place / name_of(2)).chmod(0o755)
+    shutil.rmtree(place / name_of(2))
+    lacking = f"{name_of(2)} is missing: {MANIFEST} lists it"
+    assert call("verify", place)[:2] == (1, f"{place}: writable, 1 kernel; 1 problem\n  {lacking}\n")
+    code, out, err = call("seal", place)
+    assert (code, out) == (1, "") and f"{lacking}; --anew" in err
+    assert call("seal", place, "--anew")[0] == 0
     for action in (("prune", "--older-than", "0s", "--dry-run"), ("clear", "--yes"), ("import", "nowhere")):
         before = snapshot(place)
         code, out, err = call(*action)

@@ -35,6 +35,9 @@ TINY = {
 """A model whose layers are two shapes for each of eight ranks, and which has no experts."""
 
 
+CACHE_ACTIONS = ("ls", "verify", "seal", "export", "import", "prune", "clear")
+
+
 def commands() -> Iterator[str]:
     """What a reader can type after ``fp8gemm``, from code blocks and from tables, as one line each."""
     text = PAGE.replace("\\\n", " ")
@@ -61,7 +64,7 @@ def test_the_commands_parse(command: str) -> None:
 
 def test_the_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Those that are named without their command."""
-    for words in (["warmup"], *(["cache", action] for action in ("ls", "export", "import", "prune", "clear"))):
+    for words in (["warmup"], *(["cache", action] for action in CACHE_ACTIONS)):
         with pytest.raises(SystemExit):
             cli._parser(words[0]).parse_args([*words, "--help"])
     known = set(re.findall(r"--[a-z][\w-]+", capsys.readouterr().out))
