@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fp8gemm.benchmark.command import parse_positive
+from fp8gemm.benchmark.command import parse_count, parse_k, parse_positive
 from fp8gemm.errors import InputError
-from fp8gemm.tune.shapes import require_problem
 from fp8gemm.tuning.explain import Explanation, explain_choice
 from fp8gemm.tuning.explain_grouped import explain_grouped
-from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
+from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
 from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.hopper import CHIPS, named_chip
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, packed_problem
@@ -29,10 +28,11 @@ _GAP = "  "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
-    for name in "mnk":
-        parser.add_argument(name, type=_size(name), metavar=name.upper())
+    parser.add_argument("m", type=parse_positive, metavar="M", help="below 2^31, as N and K")
+    parser.add_argument("n", type=parse_positive, metavar="N")
+    parser.add_argument("k", type=parse_k, metavar="K", help="a multiple of 16")
     parser.add_argument("--chip", choices=CHIPS, default="h200", help="default h200")
-    parser.add_argument("--runners-up", type=_count, default=4, metavar="COUNT", help="default 4")
+    parser.add_argument("--runners-up", type=parse_count, default=4, metavar="COUNT", help="default 4")
     parser.add_argument(
         "--output", choices=[kind.value for kind in OutputType], help="default bfloat16; of columns float32 alone"
     )
@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="B by blocks (default) or by rows; not with --groups",
     )
     parser.add_argument(
-        "--groups", type=parse_positive, metavar="G", help="a grouped product, whose typical group has M rows"
+        "--groups",
+        type=parse_positive,
+        metavar="G",
+        help=f"a grouped product of at most {MAX_GROUPS} groups, of which a typical one has M rows",
     )
     parser.add_argument(
         "--layout",
@@ -149,20 +152,3 @@ def _table(rows: Sequence[Row], titles: Sequence[tuple[str, ...]] = ()) -> Itera
         first, *more = textwrap.wrap(row.formula, room) or [""]
         yield line(row.name, values, row.unit, first)
         yield from (line("", [""] * len(columns), "", part) for part in more)
-
-
-def _size(name: str) -> Callable[[str], int]:
-    """Parses M, N or K, and refuses what is impossible whatever the other two are."""
-
-    def parse(text: str) -> int:
-        sizes = {"m": 1, "n": 1, "k": 16, name: parse_positive(text)}
-        require_problem(sizes["m"], sizes["n"], sizes["k"])
-        return sizes[name]
-
-    return parse
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
-    return int(text)

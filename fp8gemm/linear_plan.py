@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS, listed
-from fp8gemm.checks.tensors import check_no_gradient, check_size, check_tensor, found
+from fp8gemm.checks.tensors import check_no_gradient, check_tensor, found
 from fp8gemm.dispatch import current_device, current_stream, launch_on, on_device
 from fp8gemm.driver import forking
 from fp8gemm.driver.launch import BoundLaunch
@@ -24,6 +24,7 @@ from fp8gemm.quantizers import ALIGNMENT, kernel_of, rows_quantizer
 from fp8gemm.recent import UNREADABLE, Recent
 from fp8gemm.reference import gemm_reference, quantize_rows
 from fp8gemm.scales import BLOCK, block_count, mn_major_pitch
+from fp8gemm.sizes import check_size
 
 _SHAPES, _PLACES = 64, 16
 

@@ -113,7 +113,7 @@ def quantize_rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6) -> tuple[
     """Quantise `x / sqrt(mean(x^2) + eps) * weight`, which is computed in float32 and rounded once, to the codes.
 
     Args:
-        x: (M, K) as in `quantize_activation`.
+        x: (M, K) as in `quantize_activation`, K at most 65536.
         weight: (K,) bfloat16, float16 or float32, contiguous, where ``x`` is.
         eps: added to the mean of a row's squares, at least 0.
 

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fp8gemm.checks.dtypes import INPUTS
-from fp8gemm.checks.tensors import LIMIT, check_float32, check_size, check_tensor, check_whole, described, found, holds
+from fp8gemm.checks.tensors import check_float32, check_tensor, check_whole, described, found
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.scales import block_count, mn_major_pitch
+from fp8gemm.sizes import LIMIT, check_size, holds
 
 __all__ = ["MaskedTokens", "Permutation", "SortedTokens", "permute", "permute_masked", "unpermute"]
 

@@ -17,11 +17,9 @@ from typing import Any
 
 from fp8gemm.ahead.model_config import Bias, Fields, read_config
 from fp8gemm.errors import InputError, UnsupportedError
+from fp8gemm.sizes import MAX_NORM_K, check_weight, check_whole_number, shown
 
 __all__ = ["ARCHITECTURES", "LinearShape", "linears_of_config", "read_config"]
-
-K_STEP = 16
-"""What K of every product is a multiple of."""
 
 _ATTENTION_BIAS, _MLP_BIAS = ("attention_bias", False), ("mlp_bias", False)
 
@@ -61,22 +59,17 @@ def linears_of_config(config: Mapping[str, Any], *, tp: int = 1, merged: bool = 
             ``fused_qkv_a_proj``, in place of their parts.
 
     Raises:
-        InputError: a field is missing or is not what it should be, a layer does not divide over ``tp`` ranks, or the K
-            of one is not a multiple of 16.
+        InputError: a field is missing or is not what it should be, a layer does not divide over ``tp`` ranks, or is
+            larger than kernels can count, or its K is not a multiple of 16.
         UnsupportedError: a ``model_type`` that is not one of ``ARCHITECTURES``.
     """
-    if type(tp) is not int or tp < 1:
-        raise InputError(f"tp: expected a whole number of ranks, at least 1, got {tp!r}")
+    check_whole_number("tp", tp, 1)
     fields, architecture = _find_architecture(config)
     layout = _Layout(tp, merged)
     attention = _latent_attention if architecture.latent_attention else _attention
     found = (*attention(fields, architecture, layout), *_mlps(fields, architecture, layout))
     for linear in found:
-        if not linear.k or linear.k % K_STEP:
-            raise InputError(
-                f"{linear.name}: expected a K that is a multiple of {K_STEP}, got K = {linear.k} (N = {linear.n}, "
-                f"tp = {tp})"
-            )
+        check_weight(f"{linear.name} (tp = {tp})", linear.n, linear.k)
     return found
 
 
@@ -134,16 +127,18 @@ def _qwen2_moe_mlp(fields: Fields) -> _MlpSizes:
 
 
 def qwen_layer_kinds(fields: Fields) -> tuple[bool, bool]:
-    """Whether any layer has a dense MLP, and whether any has experts."""
+    """Whether any layer has a dense MLP, and whether any has experts.
+
+    Layers are counted: a config may state any number of them.
+    """
     # transformers writes the first name and, for some of its classes, the second.
     experts = fields.size_or_null("num_experts", fields.size_or_null("num_local_experts", 1, least=0), least=0)
     dense_layers = fields.indices("mlp_only_layers")
     step = fields.size_or_null("decoder_sparse_step", 1) or 1
-    sparse = [
-        bool(experts) and layer not in dense_layers and (layer + 1) % step == 0
-        for layer in range(fields.size("num_hidden_layers"))
-    ]
-    return not all(sparse), any(sparse)
+    layers = fields.size("num_hidden_layers")
+    # Every step-th layer has experts, but for those that are named.
+    sparse = layers // step - sum(layer < layers and (layer + 1) % step == 0 for layer in dense_layers)
+    return not experts or sparse < layers, bool(experts) and sparse > 0
 
 
 def _deepseek_mlp(fields: Fields) -> _MlpSizes:
@@ -210,7 +205,7 @@ def _find_architecture(config: Mapping[str, Any]) -> tuple[Fields, _Architecture
     known = _KNOWN.get(model_type) if isinstance(model_type, str) else None
     if known is None:
         raise UnsupportedError(
-            f"model_type: expected one of {', '.join(ARCHITECTURES)}, got {model_type!r}; "
+            f"model_type: expected one of {', '.join(ARCHITECTURES)}, got {shown(model_type)}; "
             "name the layers of another model by their sizes, with --nk"
         )
     return Fields(config, model_type), known
@@ -226,9 +221,14 @@ def find_fields(config: Mapping[str, Any]) -> tuple[Fields, str]:
     return fields, fields.model_type
 
 
+def hidden_size(fields: Fields) -> int:
+    """Features between blocks, which are normed."""
+    return fields.size("hidden_size", most=MAX_NORM_K)
+
+
 def _attention(fields: Fields, architecture: _Architecture, layout: _Layout) -> Iterator[LinearShape]:
     """Grouped-query attention."""
-    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    hidden, heads = hidden_size(fields), fields.size("num_attention_heads")
     key_value_heads = fields.size_or_null("num_key_value_heads", architecture.key_value_heads) or heads
     head_dim = fields.size_or_null("head_dim", architecture.head_dim) or hidden // heads
     q = head_dim * layout.share("num_attention_heads", heads)
@@ -241,10 +241,11 @@ def _attention(fields: Fields, architecture: _Architecture, layout: _Layout) -> 
 
 def _latent_attention(fields: Fields, architecture: _Architecture, layout: _Layout) -> Iterator[LinearShape]:
     """DeepSeek's: keys and values, and in the larger models queries too, go through a low rank."""
-    hidden, bias = fields.size("hidden_size"), fields.bias(architecture.qkv_bias)
+    hidden, bias = hidden_size(fields), fields.bias(architecture.qkv_bias)
     heads = layout.share("num_attention_heads", fields.size("num_attention_heads"))
     key_dim, rotary_dim, value_dim = map(fields.size, ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    kv_rank, q_rank = fields.size("kv_lora_rank"), fields.size_or_null("q_lora_rank", 1536)
+    kv_rank = fields.size("kv_lora_rank", most=MAX_NORM_K)
+    q_rank = fields.size_or_null("q_lora_rank", 1536, most=MAX_NORM_K)
     q = heads * (key_dim + rotary_dim)
     kv_a = LinearShape("kv_a_proj_with_mqa", kv_rank + rotary_dim, hidden, bias)
     if q_rank is None:
@@ -258,7 +259,7 @@ def _latent_attention(fields: Fields, architecture: _Architecture, layout: _Layo
 
 def _mlps(fields: Fields, architecture: _Architecture, layout: _Layout) -> Iterator[LinearShape]:
     sizes = architecture.mlp_sizes(fields)
-    hidden, bias = fields.size("hidden_size"), fields.bias(architecture.mlp_bias)
+    hidden, bias = hidden_size(fields), fields.bias(architecture.mlp_bias)
     for prefix, total in (("", sizes.dense), (f"{architecture.shared_expert}.", sizes.shared)):
         if total:
             size = layout.share(f"intermediate size of {prefix}down_proj", total)

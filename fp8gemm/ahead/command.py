@@ -26,14 +26,15 @@ from fp8gemm.ahead.kernels import (
     recorded_quantizers,
 )
 from fp8gemm.ahead.warming import check_ready, make_ready
-from fp8gemm.benchmark.command import parse_positive
+from fp8gemm.benchmark.command import parse_nk, parse_positive
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.hints import MAX_M
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.recording import AnyProblem, recorded
-from fp8gemm.tune.shapes import grouped_layers, layers
+from fp8gemm.sizes import MAX_NORM_K, check_norm_depth, shown
+from fp8gemm.tune.shapes import grouped_layers
 from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
-from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem
 from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.hopper import CHIPS as KNOWN_CHIPS
 from fp8gemm.tuning.hopper import named_chip
@@ -51,14 +52,24 @@ _SCALINGS = {"blocks": Scaling.BLOCK, "rows": Scaling.ROW}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
     what = parser.add_argument_group("what will be asked for (at least one)")
-    what.add_argument("--nk", type=layers, default=[], metavar="NxK,...", help="weights of these shapes")
     what.add_argument(
-        "--grouped", type=grouped_layers, default=[], metavar="GxNxK,...", help="weights of groups, such as experts"
+        "--nk", type=parse_nk, default=[], metavar="NxK,...", help="weights of these shapes, N and K below 2^31"
+    )
+    what.add_argument(
+        "--grouped",
+        type=grouped_layers,
+        default=[],
+        metavar="GxNxK,...",
+        help=f"weights of groups, such as experts, at most {MAX_GROUPS} and G x N below 2^31",
     )
     what.add_argument("--model", type=Path, metavar="PATH", help="a model's config.json, or the directory that has it")
     what.add_argument("--recorded", type=Path, metavar="FILE", help="what FP8GEMM_RECORD=FILE wrote while a server ran")
     what.add_argument(
-        "--quantizers", type=_sizes, default=[], metavar="K,...", help="quantise kernels alone, norms of K columns"
+        "--quantizers",
+        type=_norms,
+        default=(),
+        metavar="K,...",
+        help=f"quantise kernels alone, norms of K columns, multiples of 16 up to {MAX_NORM_K}",
     )
     _add_variants(parser)
     parser.add_argument(
@@ -84,7 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_variants(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how (of --nk, --grouped and --model; a recording says it itself)")
     how.add_argument(
-        "--max-m", type=parse_positive, metavar="M", help=f"the most rows, of groups of a typical one, default {MAX_M}"
+        "--max-m",
+        type=parse_positive,
+        metavar="M",
+        help=f"the most rows, of groups of a typical one, below 2^31, default {MAX_M}",
     )
     how.add_argument("--tp", type=_sizes, default=[1], metavar="R,...", help="ranks that share --model's layers")
     how.add_argument(
@@ -180,7 +194,7 @@ def _demand(options: argparse.Namespace) -> Demand:
     max_m = MAX_M if options.max_m is None else options.max_m
     problems: list[AnyProblem] = [problem for n, k in options.nk for problem in variants.problems(n, k, max_m)]
     grouped: list[tuple[int, int, int]] = list(options.grouped)
-    ks = [k for _, k in options.nk] + [k for _, _, k in grouped] + options.quantizers
+    ks = [k for _, k in options.nk] + [k for _, _, k in grouped] + [*options.quantizers]
     if options.model is not None:
         config = read_config(options.model)
         linears = _linears_of_model(config, options)
@@ -257,6 +271,11 @@ def _sizes(text: str) -> list[int]:
     return [parse_positive(part) for part in text.split(",")]
 
 
+def _norm(text: str) -> int:
+    check_norm_depth("a norm", k := parse_positive(text))
+    return k
+
+
 def _epilogue(text: str) -> str:
     parse_epilogue(text)
     return text
@@ -264,7 +283,7 @@ def _epilogue(text: str) -> str:
 
 def _call(text: str) -> bool:
     if text not in _CALLS:
-        raise InputError(f"expected {' or '.join(_CALLS)}, got {text!r}")
+        raise InputError(f"expected {' or '.join(_CALLS)}, got {shown(text)}")
     return _CALLS[text]
 
 
@@ -282,6 +301,6 @@ def _chips(text: str) -> Sequence[str]:
     return tuple(KNOWN_CHIPS) if text == "all" else _chips_named(text)
 
 
-_outputs, _epilogues, _calls, _chips_named, _groupings = map(
-    _checked, (parse_output, _epilogue, _call, _chip, parse_grouping)
+_outputs, _norms, _epilogues, _calls, _chips_named, _groupings = map(
+    _checked, (parse_output, _norm, _epilogue, _call, _chip, parse_grouping)
 )

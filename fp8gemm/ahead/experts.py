@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fp8gemm.ahead.architectures import K_STEP, find_fields, qwen_layer_kinds
+from fp8gemm.ahead.architectures import find_fields, hidden_size, qwen_layer_kinds
 from fp8gemm.ahead.model_config import Fields
 from fp8gemm.errors import InputError
+from fp8gemm.sizes import K_STEP, check_whole_number
+from fp8gemm.tuning.grouped_problem import MAX_GROUPS
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,7 @@ def experts_of_config(config: Mapping[str, Any], *, tp: int = 1, ep: int = 1) ->
         UnsupportedError: as `linears_of_config`.
     """
     for name, ranks in (("tp", tp), ("ep", ep)):
-        if type(ranks) is not int or ranks < 1:
-            raise InputError(f"{name}: expected a whole number of ranks, at least 1, got {ranks!r}")
+        check_whole_number(name, ranks, 1)
     fields, model_type = find_fields(config)
     reader = _READERS.get(model_type)
     experts, intermediate = (0, 0) if reader is None else reader(fields)
@@ -52,7 +53,8 @@ def experts_of_config(config: Mapping[str, Any], *, tp: int = 1, ep: int = 1) ->
     if experts % ep:
         raise InputError(f"experts: expected a number that divides over ep = {ep} ranks, got {experts}")
     sharing = _ranks_of_an_expert(tp, ep)
-    hidden, share = fields.size("hidden_size"), intermediate // sharing
+    check_whole_number(f"experts (ep = {ep})", experts // ep, 1, MAX_GROUPS)
+    hidden, share = hidden_size(fields), intermediate // sharing
     if hidden % K_STEP or intermediate % sharing or share % K_STEP:
         raise InputError(
             f"experts: expected hidden and, on each of {sharing} ranks, intermediate features that are multiples of "

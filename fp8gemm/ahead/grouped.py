@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fp8gemm import settings
-from fp8gemm.errors import InputError
 from fp8gemm.families.group_ranges import GROUP_RANGES
 from fp8gemm.families.grouped import kernel_request
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.sizes import check_whole_number
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.grouped_steps import grouped_configs
 from fp8gemm.tuning.hopper import Chip
@@ -41,8 +41,7 @@ class GroupedVariants:
         Raises:
             InputError: sizes that no kernel takes.
         """
-        if max_m < 1:
-            raise InputError(f"max_m: expected at least 1, got {max_m}")
+        check_whole_number("max_m", max_m, 1)
         invariant = settings.current().batch_invariant if self.batch_invariant is None else self.batch_invariant
         found: list[GroupedProblem] = []
         for grouping in self.groupings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
+from operator import index
 from typing import Any
 
 from fp8gemm import settings
@@ -23,6 +24,7 @@ from fp8gemm.families.quantize import (
     quantizer_of_rows,
 )
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.sizes import check_whole_number, is_norm_depth, shown
 from fp8gemm.tuning.epilogue import parse_epilogue
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, limited_chip, named_chip
@@ -80,8 +82,7 @@ class Variants:
         Raises:
             InputError: sizes or an epilogue that no kernel takes.
         """
-        if max_m < 1:
-            raise InputError(f"max_m: expected at least 1, got {max_m}")
+        check_whole_number("max_m", max_m, 1)
         invariant = settings.current().batch_invariant if self.batch_invariant is None else self.batch_invariant
         found = []
         for output, epilogue, static in product(self.outputs, self.epilogues, self.static_weights):
@@ -163,13 +164,14 @@ def all_quantizers(
 ) -> list[KernelRequest]:
     """Every quantiser of activations of these types and K, norms with weights of these types among them.
 
-    If no types of weights are given they are those of the activations.
+    If no types of weights are given they are those of the activations. A K that can be multiplied but not normed has
+    no norms.
     """
     found: list[KernelRequest] = []
     for dtype in (INPUTS[output] for output in dtypes):
         found += row_quantizers(dtype) + masked_quantizers(dtype) + weight_quantizers(dtype)
         weights = [INPUTS[each] for each in norm_weights] or [dtype]
-        for k, weight in product(dict.fromkeys(ks), weights):
+        for k, weight in product(filter(is_norm_depth, dict.fromkeys(ks)), weights):
             found += norm_quantizers(dtype, weight, k, (False, True))
     return found
 
@@ -189,7 +191,9 @@ def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRe
         if family == "QuantizeBlocks":
             return weight_quantizers(dtype)
         if family == "QuantizeNorm":
-            return norm_quantizers(dtype, InputType(config["weight"]), int(config["k"]), [bool(config["residual"])])
+            return norm_quantizers(dtype, InputType(config["weight"]), index(config["k"]), [bool(config["residual"])])
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"expected the constants of a quantiser {family}, got {dict(config)}: {error}") from error
-    raise InputError(f"expected QuantizeRows, QuantizeMasked, QuantizeBlocks or QuantizeNorm, got {family}")
+        raise InputError(
+            f"expected the constants of a quantiser {family}, got {shown(dict(config))}: {error}"
+        ) from error
+    raise InputError(f"expected QuantizeRows, QuantizeMasked, QuantizeBlocks or QuantizeNorm, got {shown(family)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import InputError
+from fp8gemm.sizes import LIMIT, check_whole_number, shown
 
 Bias = bool | tuple[str, bool]
 """Whether there is a bias: a fact, or the field that says so with what holds where it is left out."""
@@ -33,7 +34,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """The fields of a configuration, each checked as it is read.
+    """The fields of a configuration, each checked as it is read: numbers are below 2^31, or up to a ``most`` of their
+    own.
 
     Raises:
         InputError: from every method, if the field is not what the method is for.
@@ -42,16 +44,16 @@ class Fields:
     def __init__(self, config: Mapping[str, Any], model_type: str) -> None:
         self._config, self.model_type = config, model_type
 
-    def size(self, name: str, *, least: int = 1) -> int:
+    def size(self, name: str, *, least: int = 1, most: int = LIMIT - 1) -> int:
         """A number that every such model states."""
         if name not in self._config:
             raise InputError(f"{name}: the config of a {self.model_type} model needs this field, and it is missing")
-        return self._checked(name, self._config[name], least)
+        return check_whole_number(name, self._config[name], least, most)
 
-    def size_or_null(self, name: str, left_out: int | None, *, least: int = 1) -> int | None:
+    def size_or_null(self, name: str, left_out: int | None, *, least: int = 1, most: int = LIMIT - 1) -> int | None:
         """A number; None for null, and ``left_out`` if the field is not there."""
         value = self._config.get(name, left_out)
-        return None if value is None else self._checked(name, value, least)
+        return None if value is None else check_whole_number(name, value, least, most)
 
     def bias(self, stated: Bias) -> bool:
         """Whether there is a bias."""
@@ -60,17 +62,12 @@ class Fields:
         name, left_out = stated
         value = self._config.get(name, left_out)
         if type(value) is not bool:
-            raise InputError(f"{name}: expected true or false, got {value!r}")
+            raise InputError(f"{name}: expected true or false, got {shown(value)}")
         return value
 
     def indices(self, name: str) -> frozenset[int]:
         """A list of numbers; empty if it is null or not there."""
         value = self._config.get(name) or []
         if not isinstance(value, list):
-            raise InputError(f"{name}: expected a list of whole numbers, got {value!r}")
-        return frozenset(self._checked(name, index, 0) for index in value)
-
-    def _checked(self, name: str, value: object, least: int) -> int:
-        if type(value) is not int or value < least:
-            raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
-        return value
+            raise InputError(f"{name}: expected a list of whole numbers, got {shown(value)}")
+        return frozenset(check_whole_number(name, index, 0) for index in value)

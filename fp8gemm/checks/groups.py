@@ -8,20 +8,18 @@ from torch import Tensor
 from fp8gemm.checks import operands
 from fp8gemm.checks.dtypes import OUTPUTS, check_dtype
 from fp8gemm.checks.tensors import (
-    LIMIT,
     check_codes,
     check_device,
     check_float32,
     check_integers,
     check_no_gradient,
-    check_size,
     check_tensor,
     check_whole,
     found,
-    holds,
 )
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count
+from fp8gemm.sizes import check_rows_of_all, check_size, holds
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS
 
 
@@ -72,13 +70,13 @@ def check_masked(
     if a.dim() != 3 or a.shape[0] != groups or a.shape[2] != k:
         raise InputError(f"a: expected shape (G, max_m, K) = ({groups}, max_m, {k}) as b, got {tuple(a.shape)}")
     max_m = a.shape[1]
-    _check_rows_of_all("a", "max_m", groups, max_m)
+    check_rows_of_all("a", "max_m", groups, max_m)
     check_codes("a", one_behind_the_other("a", a), "(G, max_m, K)")
     check_float32("scales_a", scales_a, (groups, max_m, block_count(k)), "(G, max_m, ceil(K/128))")
     check_device("a", a, b)
     check_device("scales_a", scales_a, b)
     # Scales of all groups lie side by side.
-    _check_rows_of_all("scales_a", "ceil(K/128)", groups, block_count(k))
+    check_rows_of_all("scales_a", "ceil(K/128)", groups, block_count(k))
     check_integers("counts", counts, b)
     if counts.shape != (groups,):
         raise InputError(f"counts: expected shape ({groups},) = (G,), got {tuple(counts.shape)}")
@@ -117,7 +115,7 @@ def check_k_grouped(
         check_tensor(name, tensor)
     groups = check_offsets(offsets, b, next((tensor.shape[0] for _, tensor in outputs if tensor.dim() == 3), None))
     shape = groups, a.shape[0], b.shape[0]
-    _check_rows_of_all("a", "M", groups, a.shape[0])
+    check_rows_of_all("a", "M", groups, a.shape[0])
     for name, tensor in outputs:
         check_output(name, tensor, shape, torch.float32, b)
     return shape
@@ -137,7 +135,7 @@ def check_weights(b: Tensor, scales_b: Tensor) -> tuple[int, int, int]:
         raise InputError(f"b: expected shape (G, N, K) with 1 <= G <= {MAX_GROUPS}, got {tuple(b.shape)}")
     if n == 0:
         raise InputError(f"b: expected N >= 1, got shape {tuple(b.shape)}")
-    _check_rows_of_all("b", "N", groups, n)
+    check_rows_of_all("b", "N", groups, n)
     check_codes("b", one_behind_the_other("b", b), "(G, N, K)")
     check_tensor("scales_b", scales_b)
     expected = (groups, block_count(n), block_count(k))
@@ -195,12 +193,3 @@ def one_behind_the_other(name: str, x: Tensor) -> Tensor:
 def _check_expected(expected_m: int | None) -> None:
     if expected_m is not None:
         check_whole("expected_m", expected_m, 1)
-
-
-def _check_rows_of_all(name: str, meaning: str, groups: int, rows: int) -> None:
-    """All groups' rows are those of one matrix to TMA."""
-    if holds(groups * rows >= LIMIT):
-        raise InputError(
-            f"{name}: expected G * {meaning} < 2^31, because all groups are one matrix to TMA, got G = {groups}, "
-            f"{meaning} = {rows}"
-        )

@@ -14,12 +14,12 @@ from fp8gemm.checks.tensors import (
     check_elements,
     check_float32,
     check_no_gradient,
-    check_size,
     check_tensor,
     found,
 )
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count
+from fp8gemm.sizes import check_size
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling
 
 

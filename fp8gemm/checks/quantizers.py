@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype, listed
-from fp8gemm.checks.tensors import check_elements, check_size, check_tensor, found
+from fp8gemm.checks.tensors import check_elements, check_tensor, found
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count
+from fp8gemm.sizes import check_norm_depth, check_size
 
 
 def check_rows(x: Tensor, counts: Tensor | None, parts: int = 1) -> None:
@@ -51,6 +52,7 @@ def check_matrix(name: str, x: Tensor, *, shape: str, parts: int = 1, dimensions
 def check_norm(x: Tensor, weight: Tensor, eps: float) -> None:
     """``weight`` (K,) and ``eps`` are of a norm of the rows of ``x`` (M, K)."""
     check_matrix("x", x, shape="(M, K)")
+    check_norm_depth("x", x.shape[1])
     check_tensor("weight", weight)
     if weight.dtype not in INPUTS or weight.shape != x.shape[1:] or weight.device != x.device:
         raise InputError(

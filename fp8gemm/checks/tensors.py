@@ -7,20 +7,10 @@ from torch import Tensor
 
 from fp8gemm.checks.dtypes import CODES, INTEGERS, listed
 from fp8gemm.errors import InputError
+from fp8gemm.sizes import check_depth, check_size, holds
 
-LIMIT = 2**31
-"""Rows and columns of a matrix are fewer: TMA's coordinates, and those of kernels, are signed 32-bit numbers."""
 PITCH_BYTES = 16
 """TMA's rule for base addresses and row pitches."""
-
-
-def holds(condition: bool | torch.SymBool) -> bool:
-    """Whether something is so; of sizes that are not known before a graph runs, whether it always is."""
-    if isinstance(condition, bool) or condition.node.has_hint():
-        return bool(condition)
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # here, because it imports SymPy
-
-    return statically_known_true(condition)
 
 
 def check_tensor(name: str, value: object) -> None:
@@ -53,19 +43,6 @@ def check_device(name: str, tensor: Tensor, b: Tensor) -> None:
     """``tensor`` is where ``b`` is."""
     if tensor.device != b.device:
         raise InputError(f"{name}: expected the device of b, {b.device}, got {tensor.device}")
-
-
-def check_size(name: str, meaning: str, size: int) -> None:
-    """A number of rows or columns is one that kernels can count."""
-    if holds(size >= LIMIT):
-        raise InputError(f"{name}: expected {meaning} < 2^31, got {meaning} = {size}")
-
-
-def check_depth(name: str, k: int) -> None:
-    """K is one that TMA can read rows of."""
-    if k < 16 or k % 16:
-        raise InputError(f"{name}: expected K to be a multiple of 16 and at least 16, got K = {k}")
-    check_size(name, "K", k)
 
 
 def check_codes(name: str, codes: Tensor, shape: str) -> None:

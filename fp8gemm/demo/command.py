@@ -11,8 +11,6 @@ from fp8gemm import __version__
 from fp8gemm.benchmark.command import parse_m, parse_nk
 from fp8gemm.demo import report
 from fp8gemm.demo.target import Target, find_target
-from fp8gemm.errors import InputError
-from fp8gemm.tuning.problem import Problem
 
 SUMMARY = "Quantise, compile, multiply, check and time a few layers on the machine at hand."
 DEFAULT_M = "1,64,4096"
@@ -22,8 +20,8 @@ EXIT_FAILED = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
-    parser.add_argument("--m", type=_rows, default=DEFAULT_M, metavar="M,...", help=f"default {DEFAULT_M}")
-    parser.add_argument("--nk", type=_layers, default=DEFAULT_NK, metavar="NxK,...", help=f"default {DEFAULT_NK}")
+    parser.add_argument("--m", type=parse_m, default=DEFAULT_M, metavar="M,...", help=f"default {DEFAULT_M}")
+    parser.add_argument("--nk", type=parse_nk, default=DEFAULT_NK, metavar="NxK,...", help=f"default {DEFAULT_NK}")
     parser.add_argument("--seed", type=_seed, help="of the random operands, default a fresh one")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -84,27 +82,6 @@ def _as_json(rows: list[report.Row], summary: report.Summary, target: Target, se
         "cache": list(summary.cache),
         "ok": not summary.failed,
     }
-
-
-def _rows(text: str) -> list[int]:
-    rows = parse_m(text)
-    for m in rows:
-        _require_problem(m, 1, 16)
-    return rows
-
-
-def _layers(text: str) -> list[tuple[int, int]]:
-    layers = parse_nk(text)
-    for n, k in layers:
-        _require_problem(1, n, k)
-    return layers
-
-
-def _require_problem(m: int, n: int, k: int) -> None:
-    try:
-        Problem(m, n, k)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _seed(text: str) -> int:

@@ -14,6 +14,7 @@ from fp8gemm.driver.launch import BoundLaunch, LaunchConfig
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.sizes import check_norm_depth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,7 +137,12 @@ def all_norm_threads(k: int) -> list[int]:
 
 
 def quantizer_of_norm(k: int, dtype: InputType, weight: InputType, *, residual: bool, threads: int) -> Quantizer:
-    """RMS norm, 1x128 scales; a CTA has a row, which its threads keep in registers: K is compiled in."""
+    """RMS norm, 1x128 scales; a CTA has a row, which its threads keep in registers: K is compiled in.
+
+    Raises:
+        InputError: no CTA can have a row of K columns.
+    """
+    check_norm_depth("a norm", k)
     request = KernelRequest(
         label=f"quantize-norm-k{k}-{dtype.value}-{weight.value}-t{threads}{'-residual' * residual}",
         header="fp8gemm/kernels/quantize_norm.cuh",

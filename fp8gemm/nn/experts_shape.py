@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fp8gemm.checks.dtypes import listed
-from fp8gemm.checks.tensors import LIMIT, check_features, check_no_gradient, check_whole, found
+from fp8gemm.checks.tensors import check_features, check_no_gradient, check_whole, found
 from fp8gemm.checks.tensors import check_tensor as check_dense
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import LIMIT
 
 GATE_UP, DOWN = "gate_up_proj", "down_proj"
 SCALES = "_scale_inv"

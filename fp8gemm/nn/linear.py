@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from fp8gemm.checks.dtypes import INPUTS, check_dtype
-from fp8gemm.checks.tensors import check_features, check_no_gradient, check_size, check_tensor, check_whole
+from fp8gemm.checks.tensors import check_features, check_no_gradient, check_tensor, check_whole
 from fp8gemm.dense import gemm
 from fp8gemm.errors import InputError
 from fp8gemm.linear_plan import LinearPlan, check_input
@@ -30,6 +30,7 @@ from fp8gemm.plans import MAX_PLANNED_M
 from fp8gemm.quantize import quantize_weight
 from fp8gemm.recent import goes_to_operator
 from fp8gemm.scales import block_count
+from fp8gemm.sizes import check_size
 
 _FP8 = torch.float8_e4m3fn
 _OPERANDS = f"x {WEIGHT} {SCALES} {BIAS}?"

@@ -10,17 +10,28 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fp8gemm.benchmark.command import DEFAULT_M, DEFAULT_NK, DEVICE, EXIT_FAILED, EXIT_NO_DEVICE, parse_positive
+from fp8gemm.benchmark.command import (
+    DEFAULT_M,
+    DEFAULT_NK,
+    DEVICE,
+    EXIT_FAILED,
+    EXIT_NO_DEVICE,
+    parse_m,
+    parse_nk,
+    parse_positive,
+)
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.errors import InputError
 from fp8gemm.tune import report
 from fp8gemm.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
 from fp8gemm.tune.results import Results, Row, merged, recorded_seed
-from fp8gemm.tune.shapes import grouped_layers, layers, random_shapes, rows, shapes
+from fp8gemm.tune.shapes import MOST_RANDOM, grouped_layers, random_count, random_shapes, shapes
+from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
 from fp8gemm.tuning.select import Config, eligible_configs, select_config
@@ -39,10 +50,14 @@ METHOD = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
-    parser.add_argument("--m", type=rows, metavar="M,...", help=f"every one with every --nk, default {DEFAULT_M}")
-    parser.add_argument("--nk", type=layers, metavar="NxK,...", help=f"every one with every --m, default {DEFAULT_NK}")
+    parser.add_argument("--m", type=parse_m, metavar="M,...", help=f"every one with every --nk, default {DEFAULT_M}")
+    parser.add_argument(
+        "--nk", type=parse_nk, metavar="NxK,...", help=f"every one with every --m, default {DEFAULT_NK}"
+    )
     parser.add_argument("--shapes", type=shapes, metavar="MxNxK,...", help="these shapes")
-    parser.add_argument("--random", type=parse_positive, metavar="COUNT", help="so many random shapes, by --seed")
+    parser.add_argument(
+        "--random", type=random_count, metavar="COUNT", help=f"so many random shapes, at most {MOST_RANDOM}, by --seed"
+    )
     parser.add_argument(
         "--grouped",
         type=grouped_layers,
@@ -123,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
     generator = torch.Generator(DEVICE).manual_seed(seed)
     tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=1e3 * options.measure_ms)
     if options.grouped:
-        sizes = options.m or rows(DEFAULT_GROUPED_M)
+        sizes = options.m or parse_m(DEFAULT_GROUPED_M)
         of_groups = plan_grouped(options.grouped, sizes, options.layout, chip, options.candidates)
         with torch.cuda.device(DEVICE):
             return EXIT_FAILED if run_grouped(of_groups, tuner, heading, options) else 0
@@ -145,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_grouped(options: argparse.Namespace) -> None:
-    """Whether options are given that grouped products have no use for.
+    """Whether options are given that grouped products have no use for, or sizes that they do not have.
 
     Raises:
         InputError: some are.
@@ -154,6 +169,8 @@ def _check_grouped(options: argparse.Namespace) -> None:
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
     if options.grouped and given:
         raise InputError(f"expected none of these beside --grouped, got {', '.join(given)}")
+    for (groups, n, k), grouping in product(options.grouped, options.layout):
+        grouped_problem(grouping, groups, 1, n, k)
 
 
 @dataclass(frozen=True)
@@ -189,7 +206,7 @@ def chosen_shapes(options: argparse.Namespace, seed: int) -> list[Shape]:
     """Every shape that the options name, once, in their order; the default ones if they name none."""
     found = list(options.shapes or ())
     if options.m or options.nk or not (found or options.random):
-        grid = options.m or rows(DEFAULT_M), options.nk or layers(DEFAULT_NK)
+        grid = options.m or parse_m(DEFAULT_M), options.nk or parse_nk(DEFAULT_NK)
         found += [Shape(m, n, k) for m in grid[0] for n, k in grid[1]]
     found += random_shapes(options.random, seed) if options.random else []
     return list(dict.fromkeys(found))

@@ -6,29 +6,14 @@ import argparse
 import math
 import random
 
-from fp8gemm.benchmark.command import parse_m, parse_mnk, parse_nk, parse_positive
+from fp8gemm.benchmark.command import parse_mnk, parse_positive
 from fp8gemm.benchmark.report import Shape
-from fp8gemm.errors import InputError
-from fp8gemm.tuning.problem import Problem
+from fp8gemm.sizes import shown
 
 RANDOM_M, RANDOM_N, RANDOM_K = (256, 16384, 1), (256, 32768, 64), (256, 16384, 128)
 """Smallest, largest and step of each size of a random shape."""
-
-
-def rows(text: str) -> list[int]:
-    """``"512,777"``, each an M that a problem can have."""
-    sizes = parse_m(text)
-    for m in sizes:
-        require_problem(m, 1, 16)
-    return sizes
-
-
-def layers(text: str) -> list[tuple[int, int]]:
-    """``"7168x2048,..."``, each an N and a K that a problem can have."""
-    pairs = parse_nk(text)
-    for n, k in pairs:
-        require_problem(1, n, k)
-    return pairs
+MOST_RANDOM = 2**16
+"""Random shapes of a run."""
 
 
 def grouped_layers(text: str) -> list[tuple[int, int, int]]:
@@ -37,7 +22,7 @@ def grouped_layers(text: str) -> list[tuple[int, int, int]]:
     for part in text.split(","):
         sizes = part.lower().split("x")
         if len(sizes) != 3:
-            raise argparse.ArgumentTypeError(f"expected GxNxK, such as 256x4096x7168, got {part!r}")
+            raise argparse.ArgumentTypeError(f"expected GxNxK, such as 256x4096x7168, got {shown(part)}")
         groups, n, k = map(parse_positive, sizes)
         found.append((groups, n, k))
     return found
@@ -45,12 +30,15 @@ def grouped_layers(text: str) -> list[tuple[int, int, int]]:
 
 def shapes(text: str) -> list[Shape]:
     """``"512x7168x2048,..."``, M x N x K."""
-    found = []
-    for part in text.split(","):
-        m, n, k = parse_mnk(part)
-        require_problem(m, n, k)
-        found.append(Shape(m, n, k))
-    return found
+    return [Shape(*parse_mnk(part)) for part in text.split(",")]
+
+
+def random_count(text: str) -> int:
+    """How many random shapes, 1 to `MOST_RANDOM`."""
+    count = parse_positive(text)
+    if count > MOST_RANDOM:
+        raise argparse.ArgumentTypeError(f"expected at most {MOST_RANDOM} shapes, got {count}")
+    return count
 
 
 def random_shapes(count: int, seed: int) -> list[Shape]:
@@ -65,13 +53,3 @@ def random_shapes(count: int, seed: int) -> list[Shape]:
     while len(found) < count:
         found[Shape(draw(*RANDOM_M), draw(*RANDOM_N), draw(*RANDOM_K))] = None
     return list(found)
-
-
-def require_problem(m: int, n: int, k: int) -> None:
-    """Raises:
-    ArgumentTypeError: no problem has these sizes.
-    """
-    try:
-        Problem(m, n, k)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -10,7 +10,7 @@ from fp8gemm.tuning.grouped_config import swapped_candidates, tile_candidates
 from fp8gemm.tuning.grouped_model import swapped_us, tile_us
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import FEW_ROWS, ROW_STEP, counted_rows
+from fp8gemm.tuning.problem import FEW_ROWS, counted_rows, counted_rows_between
 from fp8gemm.tuning.select import Config
 
 
@@ -26,9 +26,8 @@ def ranked_grouped(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
 
 def grouped_config_by_m(problem: GroupedProblem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """The choice as a step function of the rows of a typical group: (most rows, config), up to ``problem.m``."""
-    last = counted_rows(problem.m)
     steps: list[tuple[int, Config]] = []
-    for m in (*(rows for rows in FEW_ROWS if rows <= last), *range(FEW_ROWS[-1] + ROW_STEP, last + 1, ROW_STEP)):
+    for m in counted_rows_between(1, problem.m):
         config = select_grouped(replace(problem, m=m), chip)
         if steps and steps[-1][1] == config:
             steps.pop()

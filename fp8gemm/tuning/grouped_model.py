@@ -36,12 +36,12 @@ _TOKEN_US = 0.0003
 def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
     """Predicted time of a config of the ordinary orientation: that of one product of all groups' tiles, or of
     reading all weights."""
-    constants, one = DEFAULT, problem.of_group()
+    constants, (one, of_any_rows) = DEFAULT, _of_group(problem)
     if problem.grouping is Grouping.COLUMNS:
         rows = problem.groups * -(-problem.m // config.block_m) * config.block_m
     else:
         rows = round(problem.groups * _mean_tiles(problem.m, config.block_m)) * config.block_m
-    cost = _predictor(replace(one, m=0), config, chip).cost(max(rows, config.block_m))
+    cost = _predictor(of_any_rows, config, chip).cost(max(rows, config.block_m))
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / chip.dram_bytes_per_us
     launch = constants.launch_us + _TABLE_US
     return launch + norm(_OVERLAP_EXPONENT, max(cost.sm_us, cost.l2_us), max(cost.dram_us, dram))
@@ -56,7 +56,7 @@ def _mean_tiles(m: int, block_m: int) -> float:
 
 def swapped_us(problem: GroupedProblem, config: SwapAbConfig, chip: Chip) -> float:
     """Predicted time of a config of the swapped orientation: persistent CTAs that stream all weights."""
-    one, constants = problem.of_group(), SWAP_AB
+    (one, _), constants = _of_group(problem), SWAP_AB
     tiles_n = -(-problem.n // config.block_n)
     tiles = problem.groups * _mean_tiles(problem.m, config.block_m) * tiles_n
     resident = swapped_resident_ctas(problem, config)
@@ -76,6 +76,13 @@ def swapped_us(problem: GroupedProblem, config: SwapAbConfig, chip: Chip) -> flo
     sm = of_sm * steps * step / chip.max_clock_mhz + turn
     tokens = _TOKEN_US * config.block_m * of_sm * steps * config.blocks_per_stage
     return _SWAPPED_LAUNCH_US + norm(constants.exponent, dram, l2, ring, sm) + tokens + constants.tail_us
+
+
+@lru_cache(maxsize=64)
+def _of_group(problem: GroupedProblem) -> tuple[Problem, Problem]:
+    """The product of a typical group, and the same for any M. All candidates are asked about one after the other."""
+    one = problem.of_group()
+    return one, replace(one, m=0)
 
 
 @lru_cache(maxsize=4096)

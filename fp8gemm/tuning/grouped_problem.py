@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import check_rows_of_all, shown
 from fp8gemm.tuning.config import align
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
 
@@ -33,7 +34,7 @@ class GroupedProblem:
         batch_invariant: as in `Problem`.
 
     Raises:
-        InputError: as `Problem`, or for no groups or more than `MAX_GROUPS`.
+        InputError: as `Problem`, for no groups or more than `MAX_GROUPS`, or if their weights have too many rows.
     """
 
     grouping: Grouping
@@ -48,8 +49,10 @@ class GroupedProblem:
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= MAX_GROUPS:
-            raise InputError(f"expected 1 to {MAX_GROUPS} groups, got {self.groups}")
+            raise InputError(f"expected 1 to {MAX_GROUPS} groups, got {shown(self.groups)}")
         self.of_group()
+        if self.grouping is not Grouping.COLUMNS:
+            check_rows_of_all("weights of groups", "N", self.groups, self.n)
 
     @property
     def scaling(self) -> Scaling:

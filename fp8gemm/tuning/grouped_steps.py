@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fp8gemm.errors import InputError
+from fp8gemm.sizes import check_whole_number, shown
 from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
@@ -52,8 +53,7 @@ def enumerate_grouped_configs(
             f"columns: expected a float32 output and no batch invariance, got {output.value}"
             f"{', batch-invariant' * batch_invariant}"
         )
-    if max_m < 1:
-        raise InputError(f"max_m: expected at least 1, got {max_m}")
+    check_whole_number("max_m", max_m, 1)
     problem = grouped_problem(kind, groups, max_m, n, k, output, batch_invariant=batch_invariant)
     asked = [problem, replace(problem, c=Addend.FLOAT32)] if of_columns else [problem]
     return tuple(dict.fromkeys(config for each in asked for config in grouped_configs(each, named_chip(chip))))
@@ -72,5 +72,5 @@ def parse_grouping(text: str) -> Grouping:
     """
     found = next((grouping for grouping in GROUPINGS if grouping.value == text), None)
     if found is None:
-        raise InputError(f"expected {' or '.join(each.value for each in GROUPINGS)}, got {text!r}")
+        raise InputError(f"expected {' or '.join(each.value for each in GROUPINGS)}, got {shown(text)}")
     return found

@@ -7,6 +7,7 @@ from functools import cache
 
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import shown
 
 SHARED_BYTES_PER_CTA = 227 * 1024
 """Shared memory one CTA may ask for: 228 KB an SM, 1 KB of it reserved for the system."""
@@ -17,6 +18,8 @@ RESERVED_SHARED_BYTES = 1024
 
 REGISTERS_PER_SM = 65536
 THREADS_PER_SM = 2048
+MAX_SMS = 144
+"""Of a whole GH100 die: no product has more."""
 
 TENSOR_MACS_PER_CYCLE = 4096
 """Dense e4m3 multiply-accumulates of one SM's four tensor cores in one cycle."""
@@ -69,8 +72,13 @@ def named_chip(name: str) -> Chip:
         InputError: the name is none of ``CHIPS``, or the count is none.
     """
     known, _, count = name.partition(":")
-    if known not in CHIPS or ":" in name and not (count.isascii() and count.isdigit() and int(count) > 0):
-        raise InputError(f"expected a chip among {', '.join(CHIPS)}, perhaps with its SMs, as h200:60, got {name!r}")
+    # Of a count no more digits are read than the most has, for int() refuses thousands.
+    counts = count.isascii() and count.isdigit() and len(count) <= len(str(MAX_SMS)) and 1 <= int(count) <= MAX_SMS
+    if known not in CHIPS or ":" in name and not counts:
+        raise InputError(
+            f"expected a chip among {', '.join(CHIPS)}, perhaps with its SMs, 1 to {MAX_SMS}, as h200:60, got "
+            f"{shown(name)}"
+        )
     return _with_sms(CHIPS[known], int(count)) if count else CHIPS[known]
 
 

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import K_STEP, LIMIT, shown
 
 SCALE_BLOCK = 128
 """Columns of K, and rows of the weight, that share one scale."""
 
 FEW_ROWS = (8, 16, 24, 32, 48, 64, 96, 128)
 ROW_STEP = 64
+_STEPS = 2**8
+"""From one power of two to the next, at most."""
 
 
 def counted_rows(m: int) -> int:
-    """M as choices count it: the next of `FEW_ROWS`, or beyond them the next multiple of `ROW_STEP`.
+    """M as choices count it: the next of `FEW_ROWS`, or beyond them the next multiple of `ROW_STEP`, and of a 256th of
+    the power of two before where that is more, beyond 32768 rows.
 
     Choices that depend on M only through it change at known places, so a plan can hold them all, and one weight needs
-    few kernels.
+    few kernels; and the places are few, whatever M is.
     """
-    return next((rows for rows in FEW_ROWS if m <= rows), -(-m // ROW_STEP) * ROW_STEP)
+    if m <= FEW_ROWS[-1]:
+        return next(rows for rows in FEW_ROWS if m <= rows)
+    step = max(ROW_STEP, (1 << (m - 1).bit_length() - 1) // _STEPS)
+    return -(-m // step) * step
+
+
+def counted_rows_between(first: int, last: int) -> Iterator[int]:
+    """Every M that choices count, from that of ``first`` to that of ``last``."""
+    m, end = counted_rows(first), counted_rows(last)
+    while m <= end:
+        yield m
+        m = counted_rows(m + 1)
 
 
 class OutputType(Enum):
@@ -101,12 +117,17 @@ class Problem:
     static_weights: bool = False
 
     def __post_init__(self) -> None:
-        if self.m < 0 or self.n < 1 or self.m > 2**31 or self.n >= 2**31 or self.k >= 2**31:
+        # NOTE: M itself is less than the limit, but M as choices count it may be as much.
+        if not (0 <= self.m <= LIMIT and 1 <= self.n < LIMIT and self.k < LIMIT):
             raise InputError(
-                f"expected 0 <= M <= 2^31, 1 <= N < 2^31 and K < 2^31, got M = {self.m}, N = {self.n}, K = {self.k}"
+                f"expected 0 <= M < 2^31, 1 <= N < 2^31 and K < 2^31, got M = {shown(self.m)}, N = {shown(self.n)}, "
+                f"K = {shown(self.k)}"
             )
-        if self.k < 16 or self.k % 16 != 0:
-            raise InputError(f"expected K to be a multiple of 16 and at least 16 (TMA's row pitch), got K = {self.k}")
+        if self.k < K_STEP or self.k % K_STEP:
+            raise InputError(
+                f"expected K to be a multiple of {K_STEP} and at least {K_STEP} (TMA's row pitch), got K = "
+                f"{shown(self.k)}"
+            )
 
     @property
     def k_blocks(self) -> int:

@@ -27,6 +27,7 @@ from fp8gemm.tuning.problem import (
     Scaling,
     StoreKind,
     counted_rows,
+    counted_rows_between,
     packed_problem,
 )
 from fp8gemm.tuning.swap_ab import SwapAbConfig, swap_ab_candidates, tiles_of
@@ -106,8 +107,8 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
     tables = tables_in_force()
     last = counted_rows(problem.m)
-    few = (*FEW_ROWS, *range(FEW_ROWS[-1] + ROW_STEP, CLUSTER_ROWS, ROW_STEP))
-    steps = [(m, select_config(replace(problem, m=m), chip, tables)) for m in few if m <= last]
+    few = counted_rows_between(1, min(last, CLUSTER_ROWS - ROW_STEP))
+    steps = [(m, select_config(replace(problem, m=m), chip, tables)) for m in few]
     if last >= CLUSTER_ROWS:
         shared = problem if tables.rows(problem, chip) else replace(problem, static_weights=False)
         steps += _of_many_rows(replace(shared, m=last), chip, tables)
@@ -151,7 +152,7 @@ def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[i
     least_m, tuned = replace(problem, m=CLUSTER_ROWS), tables.rows(problem, chip)
     eligible = [each for each in _predictors(_without_m(problem), chip) if not why_last(least_m, each[0], chip)]
     steps: list[tuple[int, Config]] = []
-    for m in range(CLUSTER_ROWS, problem.m + 1, ROW_STEP):
+    for m in counted_rows_between(CLUSTER_ROWS, problem.m):
         if m in tuned:
             steps.append((m, select_config(replace(problem, m=m), chip, tables)))
             continue

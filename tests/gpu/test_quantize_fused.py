@@ -16,14 +16,15 @@ from fp8gemm.quantize import quantize_add_rms_norm, quantize_rms_norm, quantize_
 from fp8gemm.quantizers import INPUTS, rows_quantizer
 from fp8gemm.reference import add_rms_norm
 from fp8gemm.scales import is_mn_major
+from fp8gemm.sizes import MAX_NORM_K
 from tests.calls import same_bits
 from tests.quantization import check_fused, check_like_reference, exact_rms_norm, exact_silu_mul
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 ROWS = (0, 1, 3, 4, 5, 63, 64, 65, 333, 1500)
 WIDTHS = (16, 112, 144, 384, 2048, 4112, 7168, 16384)
-SHAPES = sorted({*product(ROWS, (144, 4112)), *product((5, 150, 400), WIDTHS)})
-"""Every number of rows with a tail in K; every K with a norm's three numbers of threads."""
+SHAPES = sorted({*product(ROWS, (144, 4112)), *product((5, 150, 400), WIDTHS), (5, MAX_NORM_K)})
+"""Every number of rows with a tail in K; every K with a norm's three numbers of threads; the longest row of a norm."""
 WEIGHTS = {BF16: FP32, FP16: BF16, FP32: FP16}
 """By the input's dtype another one for the norm's weight."""
 

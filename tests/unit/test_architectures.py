@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.ahead.architectures import ARCHITECTURES, LinearShape, linears_of_config, read_config
+from fp8gemm.ahead.architectures import ARCHITECTURES, LinearShape, linears_of_config, qwen_layer_kinds, read_config
+from fp8gemm.ahead.model_config import Fields
 from fp8gemm.errors import InputError, UnsupportedError
 from tests.model_configs import divisible_configs
 
@@ -151,17 +152,21 @@ def test_merged_layers_are_their_parts_together(fields: dict[str, Any], tp: int)
         ),
         ({"num_key_value_heads": 3}, 8, "num_key_value_heads: expected a number that divides over tp = 8 ranks, got 3"),
         ({"intermediate_size": 28676}, 8, "down_proj: expected a number that divides over tp = 8 ranks, got 28676"),
-        ({"intermediate_size": 28680}, 8, "down_proj: expected a K that is a multiple of 16, got K = 3585"),
-        ({"hidden_size": 8200}, 1, "q_proj: expected a K that is a multiple of 16, got K = 8200"),
-        ({"hidden_size": 48}, 1, "o_proj: expected a K that is a multiple of 16, got K = 0"),
-        ({}, 0, "tp: expected a whole number of ranks, at least 1, got 0"),
-        ({}, 2.0, "tp: expected a whole number of ranks, at least 1, got 2.0"),
-        ({}, True, "tp: expected a whole number of ranks, at least 1, got True"),
-        ({"hidden_size": "8192"}, 1, "hidden_size: expected a whole number of at least 1, got '8192'"),
-        ({"hidden_size": 8192.0}, 1, "hidden_size: expected a whole number of at least 1, got 8192.0"),
-        ({"hidden_size": None}, 1, "hidden_size: expected a whole number of at least 1, got None"),
-        ({"num_key_value_heads": True}, 1, "num_key_value_heads: expected a whole number of at least 1, got True"),
-        ({"num_key_value_heads": 0}, 1, "num_key_value_heads: expected a whole number of at least 1, got 0"),
+        (
+            {"intermediate_size": 28680},
+            8,
+            "down_proj (tp = 8): expected K to be a multiple of 16 and at least 16",
+        ),
+        ({"hidden_size": 8200}, 1, "q_proj (tp = 1): expected K to be a multiple of 16 and at least 16, got K = 8200"),
+        ({"hidden_size": 48}, 1, "q_proj (tp = 1): expected N >= 1, got N = 0"),
+        ({}, 0, "tp: expected a whole number, 1 to 2147483647, got 0"),
+        ({}, 2.0, "tp: expected a whole number, 1 to 2147483647, got 2.0"),
+        ({}, True, "tp: expected a whole number, 1 to 2147483647, got True"),
+        ({"hidden_size": "8192"}, 1, "hidden_size: expected a whole number, 1 to 65536, got '8192'"),
+        ({"hidden_size": 8192.0}, 1, "hidden_size: expected a whole number, 1 to 65536, got 8192.0"),
+        ({"hidden_size": None}, 1, "hidden_size: expected a whole number, 1 to 65536, got None"),
+        ({"num_key_value_heads": True}, 1, "num_key_value_heads: expected a whole number, 1 to 2147483647, got True"),
+        ({"num_key_value_heads": 0}, 1, "num_key_value_heads: expected a whole number, 1 to 2147483647, got 0"),
         ({"attention_bias": "no"}, 1, "attention_bias: expected true or false, got 'no'"),
     ],
 )
@@ -169,6 +174,23 @@ def test_a_layer_that_cannot_be_is_refused(changes: dict[str, Any], tp: Any, sai
     with pytest.raises(InputError) as caught:
         linears_of_config(LLAMA_70B | changes, tp=tp)
     assert said in str(caught.value)
+
+
+@many
+@given(
+    layers=st.integers(1, 12),
+    step=st.integers(1, 14),
+    dense=st.lists(st.integers(0, 14), max_size=8),
+    experts=st.sampled_from([0, 8]),
+)
+def test_layers_are_counted_as_if_they_were_listed(layers: int, step: int, dense: list[int], experts: int) -> None:
+    """And as quickly where there are many: a listed billion takes memory without end."""
+    config = QWEN3_30B_A3B | {"num_experts": experts, "mlp_only_layers": dense, "decoder_sparse_step": step}
+    sparse = [bool(experts) and each not in dense and (each + 1) % step == 0 for each in range(layers)]
+    kinds = qwen_layer_kinds(Fields(config | {"num_hidden_layers": layers}, "qwen3_moe"))
+    assert kinds == (not all(sparse), any(sparse))
+    kinds = qwen_layer_kinds(Fields(config | {"num_hidden_layers": 10**9}, "qwen3_moe"))
+    assert kinds == (not experts or step > 1 or bool(dense), bool(experts))
 
 
 @pytest.mark.parametrize("layers", [3, "3", {"3": 1}, ["3"], [True], [-1]])

@@ -11,9 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fp8gemm.tuning.config import CLUSTER_ROWS, candidate_configs
+from fp8gemm.tuning.grouped import grouped_config_by_m
+from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
 from fp8gemm.tuning.model import Predictor, predict, tile_cost
-from fp8gemm.tuning.problem import FEW_ROWS, Problem, counted_rows
+from fp8gemm.tuning.problem import Grouping, Problem, counted_rows_between
 from fp8gemm.tuning.select import config_by_m, ranked_configs, select, why_last
 from tests.problems import any_problem
 
@@ -27,11 +29,11 @@ problems = any_problem(st.integers(1, 300) | st.integers(1, 8000))
 @given(problem=problems, chip=chips, sms=st.sampled_from([200, 66, 1]))
 @example(problem=Problem(16384, 7168, 2048), chip="h200", sms=200)  # a shape of the shipped table
 @example(problem=Problem(16384, 7168, 2048, static_weights=True), chip="h200", sms=200)
+@example(problem=Problem(2**17, 7168, 2048), chip="h200", sms=200)
 def test_config_by_m_is_the_choice_for_each_m(problem: Problem, chip: str, sms: int) -> None:
     """It ranks nothing for many rows, and leaves out what cannot be chosen: the choice is that of `ranked_configs`."""
     on = limited_chip(named_chip(chip), sms)
-    counted = dict.fromkeys(counted_rows(m) for m in (*FEW_ROWS, *range(129, problem.m + 64, 64)))
-    rows = [m for m in counted if m <= counted_rows(problem.m)]
+    rows = list(counted_rows_between(1, problem.m))
     found = iter(config_by_m(problem, on))
     last, config = next(found)
     for m in rows:
@@ -75,6 +77,16 @@ def test_config_by_m_is_select_as_a_step_function(n: int, k: int, static: bool) 
     for m in range(1, 4097):
         position += m > bounds[position]
         assert steps[position][1] == select(m, n, k, static_weights=static), m
+
+
+def test_choices_for_any_m_are_found_without_walking_all() -> None:
+    """Up to the most rows that a matrix has they take a few times as long as up to those of a usual plan."""
+    dense, grouped = Problem(2**31 - 1, 4096, 2048), GroupedProblem(Grouping.MASKED, 8, 2**31 - 1, 4096, 2048)
+    started = time.process_time()
+    steps = config_by_m(dense, named_chip("h200")), grouped_config_by_m(grouped, named_chip("h200"))
+    assert time.process_time() - started < 10
+    for found in steps:
+        assert found[-1][0] == 2**31 and len(found) < 1000
 
 
 def test_all_choices_of_a_weight_take_ten_milliseconds() -> None:

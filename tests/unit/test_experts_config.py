@@ -84,8 +84,8 @@ def test_they_are_those_of_the_model_that_transformers_builds(model_type: str) -
 @pytest.mark.parametrize(
     ("change", "ranks", "complaint"),
     [
-        ({}, {"tp": 0}, "tp: expected a whole number of ranks"),
-        ({}, {"ep": True}, "ep: expected a whole number of ranks"),
+        ({}, {"tp": 0}, "tp: expected a whole number, 1 to"),
+        ({}, {"ep": True}, "ep: expected a whole number, 1 to"),
         ({}, {"ep": 3}, "divides over ep = 3 ranks, got 128"),
         ({}, {"tp": 6, "ep": 4}, "tp to be a multiple of ep where it is larger, got tp = 6, ep = 4"),
         ({}, {"tp": 32}, "on each of 32 ranks, intermediate features that are multiples of 16, got 2048 and 768"),

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS, Chip, limited_chip, named_chip
 from fp8gemm.tuning.model import norm
-from fp8gemm.tuning.problem import FEW_ROWS, OutputType, Problem, Scaling, counted_rows, packed_problem
+from fp8gemm.tuning.problem import (
+    FEW_ROWS,
+    OutputType,
+    Problem,
+    Scaling,
+    counted_rows,
+    counted_rows_between,
+    packed_problem,
+)
 from fp8gemm.tuning.select import config_by_m, enumerate_configs, ranked_configs, select, swaps
 from fp8gemm.tuning.swap_ab import SwapAbConfig, busiest_sm, resident_ctas, swap_ab_candidates, tiles_of, violations
 from fp8gemm.tuning.swap_ab_model import DEFAULT, SwapAbCost, predict_swap_ab
@@ -47,6 +55,18 @@ def test_rows_are_counted_in_steps() -> None:
         assert m <= rows == counted_rows(rows)
     assert counted == sorted(counted)
     assert [counted_rows(m) for m in (0, 8, 9, 128, 129, 2**31)] == [8, 8, 16, 128, 192, 2**31]
+
+
+def test_many_rows_are_counted_in_few_steps() -> None:
+    """Every 64 rows up to 32768, then in steps that grow with M: none adds more than one row in 256."""
+    counted = list(counted_rows_between(1, 2**31 - 1))
+    assert counted[:-1] == [m for m in counted if m < 2**31] and counted[-1] == 2**31
+    assert [m for m in counted if 128 < m <= 2**15] == list(range(192, 2**15 + 1, 64))
+    assert len(counted) < 5000
+    for before, rows in pairwise(counted):
+        assert counted_rows(before + 1) == counted_rows(rows) == rows
+        assert rows - before <= max(64, before // 256)
+    assert list(counted_rows_between(129, 256)) == [192, 256] and not list(counted_rows_between(65, 64))
 
 
 @some

@@ -103,7 +103,7 @@ def test_the_configs_are_those_that_some_m_chooses(grouping: Grouping) -> None:
         (("masked", 0, 128, 128, 64), {}, "1 to 1024 groups"),
         (("masked", MAX_GROUPS + 1, 128, 128, 64), {}, "1 to 1024 groups"),
         (("masked", 8, 128, 100, 64), {}, "multiple of 16"),
-        (("masked", 8, 128, 128, 0), {}, "max_m: expected at least 1, got 0"),
+        (("masked", 8, 128, 128, 0), {}, "max_m: expected a whole number, 1 to 2147483647, got 0"),
         (("masked", 8, 128, 128, 64), {"out_dtype": "int8"}, "out_dtype: expected"),
         (("masked", 8, 128, 128, 64), {"chip": "b200"}, "b200"),
         (("columns", 8, 128, 128, 64), {"out_dtype": torch.bfloat16}, "columns: expected a float32 output"),
