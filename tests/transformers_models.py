@@ -47,6 +47,13 @@ def new_model(config: Any, *, seed: int = 0) -> Any:
     return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
 
+def ask_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's quantiser as on a machine with a GPU; the tensors stay on the CPU."""
+    from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
+
+    monkeypatch.setattr(FineGrainedFP8HfQuantizer, "validate_environment", lambda self, *args, **kwargs: None)
+
+
 def is_quantised(name: str) -> bool:
     """Every projection, experts' too; embeddings, norms, routers and the head stay."""
     return name.endswith(("proj.weight", "proj_with_mqa.weight"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from fp8gemm.errors import InputError
 from fp8gemm.nn.linear import Fp8Linear
+from fp8gemm.nn.saving import HEAD, describe_when_saved
 
 MIN_FEATURES = 512
 """Below it a bfloat16 product takes about as long as a launch does, so that FP8 gains nothing; and what is so narrow is
@@ -54,12 +56,14 @@ class Conversion:
         converted: the layers it replaced, in the model's order.
         skipped: the linear layers it left.
         bytes_before, bytes_after: of all parameters and buffers of the model, shared ones counted once.
+        unmatched: the patterns in ``skip`` that name no module of the model, linear or not.
     """
 
     converted: tuple[ConvertedLayer, ...]
     skipped: tuple[SkippedLayer, ...]
     bytes_before: int
     bytes_after: int
+    unmatched: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """All of it in lists, dicts, strings and numbers."""
@@ -82,29 +86,37 @@ class Conversion:
             names = [layer.name for layer in self.skipped if layer.reason == reason]
             more = f" and {count - _MAX_NAMES} more" if count > _MAX_NAMES else ""
             lines.append(f"left: {', '.join(names[:_MAX_NAMES])}{more}: {reason}")
+        lines.extend(_unmatched(pattern) for pattern in self.unmatched)
         return "\n".join(lines)
 
 
 def convert(
     model: nn.Module,
     *,
-    skip: Sequence[str] = ("lm_head",),
+    skip: Sequence[str] = (),
+    head: bool = False,
     min_features: int = MIN_FEATURES,
     max_m: int = 16384,
     batch_invariant: bool | None = None,
 ) -> Conversion:
     """Replace the model's `torch.nn.Linear` layers by `Fp8Linear` ones, in place, each weight freed as it goes.
 
-    A layer that the model holds in several places is converted once and stays one. Left alone, and reported, are layers
-    that ``skip`` names; narrower or shorter than ``min_features``; with K no multiple of 16; of a class derived from
-    `torch.nn.Linear`, which may do something else; whose weight another module holds too (a tied head); and with
-    hooks, which the new layer would lose. On "meta" the new layers wait for their values.
+    A layer that the model holds in several places is converted once and stays one. Left alone, and reported, are
+    ``lm_head``, the head; layers that ``skip`` names; narrower or shorter than ``min_features``; with K no multiple of
+    16; of a class derived from `torch.nn.Linear`, which may do something else; whose weight another module holds too (a
+    tied head); and with hooks, which the new layer would lose. On "meta" the new layers wait for their values.
+
+    What ``save_pretrained`` of a model of transformers 5.17 or newer writes then has a ``quantization_config`` that
+    says which layers are FP8, so that ``from_pretrained`` and `fp8gemm.integrations.transformers.load_quantized` load
+    it again. What such a config cannot say, it refuses to save with an `InputError`; `torch.save` works.
 
     Args:
-        model: what holds the layers; not itself one.
-        skip: patterns of names. A layer is left if one matches its dotted name, a dotted suffix of it or, alike, the
-            name of a module that it is part of: ``"lm_head"``, ``"mlp.gate"``, ``"layers.0"``, ``"vision_*"``.
-            ``*``, ``?`` and ``[...]`` are wild, and match dots too.
+        model: what holds the layers; not itself one. The whole model, if it shall be saved so.
+        skip: patterns of names of layers to leave besides the head. A layer is left if one matches its dotted name, a
+            dotted suffix of it or, alike, the name of a module that it is part of: ``"mlp.gate"``, ``"layers.0"``,
+            ``"vision_*"``. ``*``, ``?`` and ``[...]`` are wild, and match dots too. A pattern that names no module of
+            the model is reported, and warned of.
+        head: whether ``lm_head`` is converted as other layers are.
         min_features: the least N and the least K worth converting.
         max_m, batch_invariant: as in `Fp8Linear`.
 
@@ -112,21 +124,28 @@ def convert(
         What was converted, what was not and why, and the bytes of it.
 
     Raises:
-        InputError: ``model`` is a linear layer itself, or ``skip`` is one string; nothing was converted.
+        InputError: ``model`` is a linear layer itself, or ``skip`` is no sequence of strings; nothing was converted.
     """
     from tqdm import tqdm
 
     if isinstance(model, nn.Linear):
         raise InputError("model: expected a module that holds layers, got a linear layer; use Fp8Linear.from_linear")
     if isinstance(skip, str):
-        raise InputError(f"skip: expected a sequence of patterns, got the string {skip!r}")
+        raise InputError(f"skip: expected a sequence of patterns, got the string {skip!r:.80}")
+    for pattern in skip:
+        if not isinstance(pattern, str):
+            raise InputError(f"skip: expected patterns, which are strings, got {pattern!r:.80} among them")
+    module_names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    unmatched = tuple(pattern for pattern in skip if not any(_matches(name, pattern) for name in module_names))
+    for pattern in unmatched:
+        warnings.warn(_unmatched(pattern), stacklevel=2)
     before = _bytes(model)
     places = _places(model)
     owners = _owners(model)
     converted, skipped = [], []
     for held in tqdm(places, unit="layer", leave=False, disable=None):
         layer = held[0].layer
-        reason = _reason_to_leave(held, skip, min_features) or _tie(held, owners)
+        reason = _reason_to_leave(held, skip, head, min_features) or _tie(held, owners)
         if reason:
             skipped.append(SkippedLayer(held[0].name, reason))
             continue
@@ -136,7 +155,9 @@ def convert(
         for place in held:
             setattr(place.parent, place.attribute, new)
         del layer  # and with it the last reference to its weight, before the next one is quantised
-    return Conversion(tuple(converted), tuple(skipped), before, _bytes(model))
+    if converted:
+        describe_when_saved(model)
+    return Conversion(tuple(converted), tuple(skipped), before, _bytes(model), unmatched)
 
 
 @dataclass(frozen=True)
@@ -167,11 +188,13 @@ def _places(model: nn.Module) -> list[list[_Place]]:
     return list(places.values())
 
 
-def _reason_to_leave(held: Sequence[_Place], skip: Sequence[str], min_features: int) -> str | None:
+def _reason_to_leave(held: Sequence[_Place], skip: Sequence[str], head: bool, min_features: int) -> str | None:
     layer = held[0].layer
     for pattern in skip:
         if any(_matches(place.name, pattern) for place in held):
             return f"named by {pattern!r} in skip"
+    if not head and any(_matches(place.name, HEAD) for place in held):
+        return "it is the head, left unless head=True"
     if type(layer) is not nn.Linear:
         return f"it is a {type(layer).__name__}, not exactly torch.nn.Linear"
     if layer.in_features % 16 or not layer.in_features:
@@ -183,6 +206,10 @@ def _reason_to_leave(held: Sequence[_Place], skip: Sequence[str], min_features: 
     if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
         return "it has hooks or a forward of its own"
     return None
+
+
+def _unmatched(pattern: str) -> str:
+    return f"skip: {pattern!r:.80} names no module of the model"
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import warnings
 import weakref
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_a_model_with_shared_layers_and_a_tied_head(model: Model) -> None:
     assert {layer.name: layer.reason for layer in conversion.skipped} == {
         "layers.0.gate": "fewer than min_features = 512 features",
         "layers.1.gate": "fewer than min_features = 512 features",
-        "lm_head": "named by 'lm_head' in skip",
+        "lm_head": "it is the head, left unless head=True",
     }
     up = model.layers[0].up
     assert (up.max_m, up.batch_invariant, up.training) == (64, True, False)
@@ -104,7 +105,7 @@ def test_tied_weights_are_left_however_they_are_tied() -> None:
 
 
 def test_a_tied_head_is_left_even_if_no_pattern_names_it(model: Model) -> None:
-    conversion = convert(model, skip=())
+    conversion = convert(model, head=True)
     assert {layer.name: layer.reason for layer in conversion.skipped}["lm_head"] == "its weight is embedding.weight too"
 
 
@@ -166,10 +167,51 @@ def test_what_is_left_and_why(make: Any, reason: str) -> None:
 )
 def test_patterns(pattern: str, left: set[str], model: Model) -> None:
     """Whole components, any of a layer's names, or those of what it is part of."""
-    conversion = convert(model, skip=(pattern, "lm_head"))
+    with warnings.catch_warnings(record=True) as caught:
+        conversion = convert(model, skip=(pattern,))
+    unmatched = () if left else (pattern,)
+    assert conversion.unmatched == unmatched
+    assert [str(warning.message) for warning in caught] == [
+        f"skip: {each!r} names no module of the model" for each in unmatched
+    ]
     others = {"layers.0.gate", "layers.1.gate", "lm_head"}
     assert {layer.name for layer in conversion.skipped if repr(pattern) in layer.reason} - others == left
     assert len(conversion.converted) == 4 - len(left)
+
+
+def test_a_pattern_that_names_no_linear_layer_but_another_module_matched(model: Model) -> None:
+    """Where a router is a linear layer in one release and none in the next, one call does for both."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert convert(model, skip=("embedding",)).unmatched == ()
+
+
+def test_patterns_that_match_nothing_are_warned_of_where_convert_is_called_and_reported(model: Model) -> None:
+    long = "x" * 10_000
+    with pytest.warns(UserWarning) as caught:
+        conversion = convert(model, skip=("mlp.gat", "down", long))
+    assert str(caught[0].message) == "skip: 'mlp.gat' names no module of the model"
+    assert [warning.filename for warning in caught] == [__file__] * 2
+    assert conversion.unmatched == conversion.as_json()["unmatched"] == ("mlp.gat", long)
+    lines = str(conversion).splitlines()
+    assert "skip: 'mlp.gat' names no module of the model" in lines and max(map(len, lines)) < 120
+
+
+def test_patterns_are_skipped_besides_the_head() -> None:
+    def make() -> nn.ModuleDict:
+        return nn.ModuleDict({name: nn.Linear(K, N) for name in ("up", "down", "lm_head")})
+
+    for options, left in (
+        ({}, {"lm_head"}),
+        ({"skip": ("up",)}, {"up", "lm_head"}),
+        ({"skip": ("up",), "head": True}, {"up"}),
+        ({"skip": ("lm_head",), "head": True}, {"lm_head"}),
+        ({"head": True}, set()),
+    ):
+        made = make()
+        conversion = convert(made, **options)  # type: ignore[arg-type]
+        assert {layer.name for layer in conversion.skipped} == left
+        assert names(made) == {"up", "down", "lm_head"} - left
 
 
 def test_min_features(model: Model) -> None:
@@ -226,7 +268,7 @@ def test_the_report(model: Model) -> None:
     lines = str(conversion).splitlines()
     assert lines[1].split() == ["640", "x", "512", "2", "1.31", "0.66"]
     assert lines[3].split()[:3] == ["whole", "model", "4"]
-    assert lines[-1] == "left: lm_head: named by 'lm_head' in skip"
+    assert lines[-1] == "left: lm_head: it is the head, left unless head=True"
     assert all(len(line) < 120 for line in lines) and len(lines) == 6
 
 
@@ -240,6 +282,7 @@ def test_many_skipped_layers_make_one_line() -> None:
     [
         (lambda: {"model": nn.Linear(K, N)}, "model: .* use Fp8Linear.from_linear"),
         (lambda: {"model": nn.Sequential(nn.Linear(K, N)), "skip": "lm_head"}, "skip: .* got the string 'lm_head'"),
+        (lambda: {"model": nn.Sequential(nn.Linear(K, N)), "skip": ("0", 1)}, "skip: .* got 1 among them"),
     ],
 )
 def test_refused(arguments: Any, message: str) -> None:

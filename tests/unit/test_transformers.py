@@ -114,10 +114,7 @@ def test_generates_and_saves_what_loads_again(loaded, tmp_path):
 
 @pytest.fixture
 def no_gpu_asked_for(monkeypatch):
-    """The library's quantiser as on a machine with a GPU; the tensors stay on the CPU."""
-    from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
-
-    monkeypatch.setattr(FineGrainedFP8HfQuantizer, "validate_environment", lambda self, *args, **kwargs: None)
+    models.ask_for_no_gpu(monkeypatch)
 
 
 def quantised_by_the_library(path, config, **options):

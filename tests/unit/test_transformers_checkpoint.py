@@ -85,6 +85,34 @@ def test_quantised_weight_of_a_layer_that_shall_not_be(original, tmp_path):
         load_quantized(tmp_path)
 
 
+STATIC_SCALE = "model.layers.0.mlp.down_proj.activation_scale"
+
+
+def with_activation_scales(tensors):
+    names = [name.removesuffix(models.SCALE) for name in tensors if name.endswith(models.SCALE)]
+    tensors.update({f"{name}.activation_scale": torch.tensor(0.5) for name in names})
+
+
+def with_all_but_one(tensors):
+    with_activation_scales(tensors)
+    del tensors[STATIC_SCALE]
+
+
+@pytest.mark.parametrize("edit", [None, with_all_but_one])
+def test_static_activation_scales_that_are_not_there(edit, original, tmp_path):
+    """They would be memory as it was found."""
+    models.write_checkpoint(tmp_path, original, edit=edit, activation_scheme="static")
+    with pytest.raises(InputError, match=rf"{STATIC_SCALE}: expected it in the checkpoint, .* \"static\", got none$"):
+        load_quantized(tmp_path)
+
+
+def test_static_activation_scales_that_are_there(original, tmp_path):
+    models.write_checkpoint(tmp_path, original, edit=with_activation_scales, activation_scheme="static")
+    model, report = load_quantized(tmp_path)
+    assert not report.converted and {layer.reason for layer in report.skipped} == {"its activation scales are static"}
+    assert model.get_submodule(NAME).activation_scale == 0.5
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [

@@ -56,8 +56,9 @@ def load_quantized(
         The model, and the report of `use_fp8gemm`. Experts stay that library's layers.
 
     Raises:
-        InputError: no directory, no such checkpoint, or one of which a scale is missing, transposed or otherwise of a
-            wrong shape or dtype; the message names the parameter.
+        InputError: no directory, no such checkpoint, or one of which a scale is missing (with ``activation_scheme``
+            "static" those of activations too), transposed or otherwise of a wrong shape or dtype; the message names
+            the parameter.
         UnsupportedError: transformers or safetensors is missing or too old, or scales are not for 128x128 blocks.
     """
     directory = Path(path)
@@ -171,6 +172,8 @@ def _check_loaded(info: Mapping[str, Iterable[Any]]) -> None:
     for name in missing:
         if name.endswith("_scale_inv"):
             raise InputError(f"{name}: expected it in the checkpoint, got none")
+        if name.endswith("activation_scale"):
+            raise InputError(f'{name}: expected it in the checkpoint, as its activation_scheme is "static", got none')
     for name in sorted(unexpected):
         if name.endswith(_SCALE) and name.removesuffix(_SCALE) + _WEIGHT not in unexpected:
             raise InputError(f"{name}: expected no scales for a layer that stays unquantised, got some")
