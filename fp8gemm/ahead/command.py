@@ -16,15 +16,7 @@ from fp8gemm import settings
 from fp8gemm.ahead.architectures import LinearShape, linears_of_config, read_config
 from fp8gemm.ahead.experts import GroupedShape, experts_of_config
 from fp8gemm.ahead.grouped import SERVED, GroupedVariants
-from fp8gemm.ahead.kernels import (
-    CHIPS,
-    Demand,
-    Variants,
-    all_quantizers,
-    chips_named,
-    demand,
-    recorded_quantizers,
-)
+from fp8gemm.ahead.kernels import CHIPS, Demand, Variants, all_quantizers, chips_named, demand, recorded_quantizers
 from fp8gemm.ahead.warming import check_ready, make_ready
 from fp8gemm.benchmark.command import parse_nk, parse_positive
 from fp8gemm.errors import CacheError, InputError
