@@ -41,10 +41,10 @@ def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
         rows = problem.groups * -(-problem.m // config.block_m) * config.block_m
     else:
         rows = round(problem.groups * _mean_tiles(problem.m, config.block_m)) * config.block_m
-    cost = _predictor(of_any_rows, config, chip).cost(max(rows, config.block_m))
+    sm, l2, of_one = _predictor(of_any_rows, config, chip).times_us(max(rows, config.block_m))
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / chip.dram_bytes_per_us
     launch = constants.launch_us + _TABLE_US
-    return launch + norm(_OVERLAP_EXPONENT, max(cost.sm_us, cost.l2_us), max(cost.dram_us, dram))
+    return launch + norm(_OVERLAP_EXPONENT, max(sm, l2), max(of_one, dram))
 
 
 def _mean_tiles(m: int, block_m: int) -> float:

@@ -146,10 +146,15 @@ class Predictor:
         # NOTE: a norm is at least its largest value, and no clock is higher than the highest.
         if self._overhead_us + self._rounds(m) * self._least_us_of_round >= limit:
             return math.inf
-        *_, sm_us, l2_us, dram_us = self._times(m)
+        sm_us, l2_us, dram_us = self.times_us(m)
         if self._overhead_us + max(sm_us, l2_us, dram_us) >= limit:
             return math.inf
         return self._overhead_us + norm(self._constants.overlap_exponent, sm_us, l2_us, dram_us)
+
+    def times_us(self, m: int) -> tuple[float, float, float]:
+        """`Cost.sm_us`, `Cost.l2_us` and `Cost.dram_us` for so many rows."""
+        *_, sm_us, l2_us, dram_us = self._times(m)
+        return sm_us, l2_us, dram_us
 
     def cost(self, m: int) -> Cost:
         """All terms for so many rows."""

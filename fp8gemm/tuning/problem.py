@@ -14,13 +14,13 @@ SCALE_BLOCK = 128
 
 FEW_ROWS = (8, 16, 24, 32, 48, 64, 96, 128)
 ROW_STEP = 64
-_STEPS = 2**8
+_STEPS = 2**7
 """From one power of two to the next, at most."""
 
 
 def counted_rows(m: int) -> int:
-    """M as choices count it: the next of `FEW_ROWS`, or beyond them the next multiple of `ROW_STEP`, and of a 256th of
-    the power of two before where that is more, beyond 32768 rows.
+    """M as choices count it: the next of `FEW_ROWS`, or beyond them the next multiple of `ROW_STEP`, and of a 128th of
+    the power of two before where that is more, beyond 16384 rows.
 
     Choices that depend on M only through it change at known places, so a plan can hold them all, and one weight needs
     few kernels; and the places are few, whatever M is.

@@ -24,7 +24,7 @@ OUTPUT = "tiles of the output"
 COST = "predicted cost"
 """Groups of rows. Terms of the model name their own; those that do not belong to the last."""
 
-COUNTED_M = "M as choice and costs count it: 8 to 128 in eight steps, then in steps of 64, beyond 32768 larger"
+COUNTED_M = "M as choice and costs count it: 8 to 128 in eight steps, then in steps of 64, beyond 16384 larger"
 STORE = "tma if rows of the packed output are multiples of 16 bytes"
 
 Fact = tuple[str, str, str, Value]

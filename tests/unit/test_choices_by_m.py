@@ -84,7 +84,7 @@ def test_choices_for_any_m_are_found_without_walking_all() -> None:
     dense, grouped = Problem(2**31 - 1, 4096, 2048), GroupedProblem(Grouping.MASKED, 8, 2**31 - 1, 4096, 2048)
     started = time.process_time()
     steps = config_by_m(dense, named_chip("h200")), grouped_config_by_m(grouped, named_chip("h200"))
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 5
     for found in steps:
         assert found[-1][0] == 2**31 and len(found) < 1000
 
