@@ -129,6 +129,6 @@ def _check_patterns(model: nn.Module, patterns: list[str]) -> None:
         if isinstance(module, Fp8Linear) and not utilities.should_convert_module(name, patterns):
             why = next(pattern for pattern in patterns if not utilities.should_convert_module(name, [pattern]))
             raise InputError(
-                f"{name}: save_pretrained cannot say that it is FP8, as {why!r}, which is not, names it too in "
-                f"modules_to_not_convert; {_INSTEAD}"
+                f"{name}: save_pretrained cannot say that it is FP8: the pattern {why!r:.80}, for what is not, names "
+                f"it too; {_INSTEAD}"
             )

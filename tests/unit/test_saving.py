@@ -142,10 +142,28 @@ def test_copies_are_described_too(tmp_path: Any) -> None:
         assert_same(load_quantized(tmp_path / str(i))[0], model)
 
 
-def test_a_model_of_which_nothing_was_converted_is_not_described() -> None:
+def test_a_model_is_described_at_once_by_its_own_names_for_layers() -> None:
+    """For what saves it in another way."""
+    config = converted(models.qwen3, skip=("layers.0.mlp",)).config.quantization_config
+    names = [f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up", "down")]
+    assert config.modules_to_not_convert == [*names, "lm_head"]
+
+
+def test_experts_of_several_layers_that_were_left_are_one_name() -> None:
+    model = models.new_model(models.qwen3())
+    model.model.layers[0].mlp.experts = nn.ModuleList([nn.Linear(256, 256) for _ in range(3)])
+    convert(model, min_features=64, skip=("experts",))
+    assert model.config.quantization_config.modules_to_not_convert == ["model.layers.0.mlp.experts", "lm_head"]
+
+
+def test_a_model_of_which_nothing_was_converted_is_not_described(tmp_path: Any) -> None:
     model = models.new_model(models.qwen3())
     convert(model)
     assert getattr(model, "hf_quantizer", None) is None and not hasattr(model.config, "quantization_config")
+    models.write_checkpoint(tmp_path, model, scale_fmt="ue8m0", scale_dtype=torch.bfloat16)
+    loaded, _ = load_quantized(tmp_path)
+    assert fp8_layers(loaded) and not convert(loaded).converted
+    loaded.save_pretrained(tmp_path / "again")
 
 
 def with_experts() -> Any:
@@ -167,6 +185,13 @@ def experts_as_layers() -> Any:
 def with_a_name_that_ends_in_another() -> Any:
     model = models.new_model(models.qwen3())
     model.gate_proj = nn.Linear(256, 8)
+    convert(model, min_features=64)
+    return model
+
+
+def kept_in_float32() -> Any:
+    model = models.new_model(models.qwen3())
+    model._keep_in_fp32_modules = {"up_proj"}
     convert(model, min_features=64)
     return model
 
@@ -198,8 +223,16 @@ def first_parameter() -> Any:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "experts": (with_experts, r"model\.layers\.1\.mlp\.experts: save_pretrained has no names for the scales of"),
-    "experts as layers": (experts_as_layers, r"layers\.0\.mlp\.experts\.0: .* as 'model\.layers\.0\.mlp\.experts'"),
-    "names": (with_a_name_that_ends_in_another, r"model\.layers\.0\.mlp\.gate_proj: .* as 'gate_proj', which is not"),
+    "experts as layers": (
+        experts_as_layers,
+        r"layers\.0\.mlp\.experts\.0: .* pattern 'model\.layers\.0\.mlp\.experts'",
+    ),
+    "names": (
+        with_a_name_that_ends_in_another,
+        r"model\.layers\.0\.mlp\.gate_proj: .* pattern 'gate_proj', for what is not",
+    ),
+    "float32": (kept_in_float32, r"model\.layers\.0\.mlp\.up_proj: .* pattern 'up_proj', for what is not"),
+    "scales": (lambda: loaded_with(scale_fmt="ue8m0"), "layers of scale_fmt 'ue8m0' and of 'float'"),
     "blocks": (lambda: loaded_with(weight_block_size=[64, 64]), r"layers of weight_block_size \[64, 64\] and of \[128"),
     "static": (lambda: loaded_with(activation_scheme="static"), r"layers of activation_scheme 'static' and of 'dyn"),
     "method": (lambda: loaded_with(quant_method="gptq"), r"layers of quant_method 'gptq' and of 'fp8'"),
