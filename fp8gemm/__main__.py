@@ -1,7 +1,16 @@
-"""``python -m fp8gemm``: the command line where nothing is installed."""
+"""The console script ``fp8gemm``, and ``python -m fp8gemm``: the command line where nothing is installed."""
 
 import sys
 
-from fp8gemm.cli import main
+from fp8gemm.interrupts import loading
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line; the exit code."""
+    with loading():
+        from fp8gemm import cli
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

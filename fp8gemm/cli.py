@@ -7,14 +7,19 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
 
 from fp8gemm import __version__
-from fp8gemm.errors import Fp8GemmError
+from fp8gemm.errors import Fp8GemmError, InputError
+from fp8gemm.interrupts import EXIT_INTERRUPTED, loading
+from fp8gemm.streams import clipped, drained, prepare_streams
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130  # what a shell reports for a command that SIGINT ended
 
 
 class Command(NamedTuple):
@@ -56,34 +61,76 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after ``fp8gemm``; those of this process by default.
 
     Returns:
-        The exit code: 0; 1 for an `Fp8GemmError`, whose message goes to standard error, or whatever else the subcommand
-        calls a failure.
+        The exit code: 0; 1 for an `Fp8GemmError`, whose message goes to standard error, for what the operating system
+        or the installation refuses, or whatever else the subcommand calls a failure.
 
     Raises:
         SystemExit: with code 2 for bad arguments, with 0 after ``--help`` and ``--version``.
     """
     words = sys.argv[1:] if argv is None else argv
-    options = _parser(next((word for word in words if word in COMMANDS), None)).parse_args(words)
-    with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
-        try:
-            code = int(options.run(options))
-            sys.stdout.flush()
-            return code
-        except Fp8GemmError as error:
-            print(f"fp8gemm: {error}", file=sys.stderr)
-            return EXIT_FAILED
-        except BrokenPipeError:
-            # NOTE: the reader has gone, as in `fp8gemm demo | head`. What is left to flush at exit must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_FAILED
-        except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
+    try:
+        prepare_streams()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(words)
+    except Fp8GemmError as error:
+        return _failed(str(error))
+    except BrokenPipeError:
+        return EXIT_FAILED  # the reader has gone, as in `fp8gemm demo | head`
+    except OSError as error:
+        where = "" if drained() else "standard output: "
+        return _failed(f"{where}{error}")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "fp8gemm":
+            raise
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        reason = f"{error.name}, which is not installed" if missing else f"what cannot be imported: {error}"
+        return _failed(f"this command needs {reason}")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        drained()
+
+
+def _run(words: Sequence[str]) -> int:
+    """Whatever is printed is written when this returns."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InputError("expected a working directory; the one that this was started in is gone") from None
+    try:
+        with loading():
+            parser = _parser(next((word for word in words if word in COMMANDS), None))
+        options = parser.parse_args(words)
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    code = int(options.run(options))
+    sys.stdout.flush()
+    return code
+
+
+def _failed(message: str) -> int:
+    with suppress(OSError):  # standard error may be full too
+        print(f"fp8gemm: {clipped(message)}", file=sys.stderr)
+    return EXIT_FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose errors repeat no more of a word than others do."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(clipped(message))
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        # The library's own passes over an error, and --help into a full disk would be a success.
+        if message:
+            (file or sys.stderr).write(message)
 
 
 def _parser(asked: str | None) -> argparse.ArgumentParser:
     """All commands by their summaries, and the arguments of the one that was asked for."""
-    parser = argparse.ArgumentParser(prog="fp8gemm", description="FP8 matrix products with per-block scales on Hopper.")
+    parser = _Parser(prog="fp8gemm", description="FP8 matrix products with per-block scales on Hopper.")
     parser.add_argument("--version", action="version", version=f"fp8gemm {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, (place, summary) in COMMANDS.items():
@@ -104,4 +151,4 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """One line, without the place in our code that Python would name."""
-    print(f"fp8gemm: warning: {message}", file=file or sys.stderr)
+    print(f"fp8gemm: warning: {clipped(str(message))}", file=file or sys.stderr)

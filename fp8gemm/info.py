@@ -16,6 +16,7 @@ from fp8gemm import __version__, settings
 from fp8gemm.driver.device import Probe, conclude, device_info, dotted, probe
 from fp8gemm.errors import CompileError, UnsupportedDeviceError
 from fp8gemm.headers import include_dir
+from fp8gemm.interrupts import loading
 from fp8gemm.jit.compiler import nvrtc_version
 from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE
 from fp8gemm.jit.store import Layer, Store
@@ -88,11 +89,11 @@ class Info:
 
     def lines(self) -> Iterator[str]:
         """One fact a line, for people."""
-        torch_cuda = f"built with CUDA {self.torch_cuda}" if self.torch_cuda else "built without CUDA"
+        torch_cuda = f", built with CUDA {self.torch_cuda}" if self.torch_cuda else ", built without CUDA"
         facts = [
             ("fp8gemm", self.version),
             ("Python", self.python),
-            ("torch", f"{self.torch}, {torch_cuda}"),
+            ("torch", f"{self.torch}{torch_cuda}" if self.torch.version else self.torch),
             ("cuda-bindings", self.cuda_bindings),
             ("NVRTC", self.nvrtc),
             ("driver", f"CUDA {self.driver}" if self.driver.version else self.driver),
@@ -113,7 +114,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what there is. 0, whatever is missing."""
-    info = collect()
+    with loading():  # of torch, most of all, which is all that it waits for
+        info = collect()
     if options.json:
         print(json.dumps(asdict(info), indent=1))
     else:
@@ -134,7 +136,7 @@ def collect() -> Info:
     return Info(
         version=__version__,
         python=platform.python_version(),
-        torch=Part(facts.torch_version),
+        torch=Part(facts.torch_version, facts.torch_problem),
         torch_cuda=facts.torch_cuda and dotted(facts.torch_cuda),
         cuda_bindings=_cuda_bindings(),
         nvrtc=_nvrtc(),

@@ -11,16 +11,21 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fp8gemm.errors import InputError
+from fp8gemm.reading import Kind, cut, parse_json, quoted, read_lines, shown
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping, Problem, counted_rows
 
 AnyProblem = Problem | GroupedProblem
+_T = TypeVar("_T")
+
+FILE = Kind("a file that FP8GEMM_RECORD wrote", 64 << 20)
+_LONGEST_LINE = 4096
 
 _largest: dict[tuple[Path, object], int] = {}
 """By file and by what was asked for: the M that stands there."""
@@ -42,26 +47,23 @@ def recorded(path: Path) -> tuple[list[AnyProblem], list[tuple[str, dict[str, An
     """What a file says: each problem with the largest M that it was asked for, and quantisers by family and constants.
 
     Raises:
-        InputError: it cannot be read, or a line is not as above.
+        InputError: it cannot be read, is too large, or a line is not as above.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: expected a file that FP8GEMM_RECORD wrote: {error}") from error
     problems: dict[AnyProblem, int] = {}
     quantizers: dict[str, tuple[str, dict[str, Any]]] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, FILE, _LONGEST_LINE), 1):
         try:
-            row = json.loads(line)
+            row = _typed("the line", dict, parse_json(line.encode()))
             kind = next((name for name in _PROBLEMS if name in row), None)
             if kind is not None:
-                problem = _from_json(_PROBLEMS[kind], row[kind])
+                problem = _from_json(_PROBLEMS[kind], _typed(kind, dict, row[kind]))
                 alike = replace(problem, m=0)
                 problems[alike] = max(problem.m, problems.get(alike, 0))
             else:
-                quantizers[line] = str(row["quantizer"]), dict(row["config"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path}:{number}: expected a line that FP8GEMM_RECORD wrote: {error}") from error
+                family = _typed("quantizer", str, row.get("quantizer"))
+                quantizers[line] = family, _constants(_typed("config", dict, row.get("config")))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{shown(path)}:{number}: expected a line that FP8GEMM_RECORD wrote: {error}") from error
     return [replace(problem, m=m) for problem, m in problems.items()], list(quantizers.values())
 
 
@@ -70,7 +72,9 @@ def _note(path: Path, what: object, m: int, row: Any) -> None:
         return
     _largest[path, what] = m
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        # O_NONBLOCK: of a FIFO that nobody reads the opening would wait for ever.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(path, flags, 0o644)
         try:
             os.write(descriptor, (json.dumps(row()) + "\n").encode())
         finally:
@@ -94,12 +98,36 @@ def _as_json(problem: AnyProblem) -> dict[str, Any]:
 
 def _from_json(kind: type[AnyProblem], values: Mapping[str, Any]) -> AnyProblem:
     """The problem; TypeError or ValueError if it is none."""
-    types: dict[str, type[Enum]] = {
-        field.name: type(field.default) for field in fields(kind) if isinstance(field.default, Enum)
+    types: dict[str, type] = {
+        field.name: int if field.default is MISSING else type(field.default) for field in fields(kind)
     }
     types["grouping"] = Grouping
-    made: dict[str, Any] = {name: types[name](value) if name in types else value for name, value in values.items()}
-    sizes = [name for name in ("groups", "m", "n", "k") if name in kind.__dataclass_fields__]
-    if not all(type(made[name]) is int for name in sizes):
-        raise ValueError(f"{', '.join(sizes)} are whole numbers; found {values}")
-    return kind(**made)
+    if unknown := values.keys() - types.keys():
+        raise ValueError(f"expected no fields but {', '.join(types)}; found {quoted(min(unknown))}")
+    return kind(**{name: _typed(name, types[name], value) for name, value in values.items()})
+
+
+def _constants(config: dict[str, Any]) -> dict[str, Any]:
+    """Those of a quantiser; ValueError if they can be those of none."""
+    for name, value in config.items():
+        if type(value) not in (bool, int, str):
+            raise ValueError(
+                f"expected {cut(name)} to be true, false, a whole number or a string; found {quoted(value)}"
+            )
+    if "k" in config:
+        Problem(0, 1, _typed("k", int, config["k"]))  # a K that no product has is none of a quantiser either
+    return config
+
+
+def _typed(name: str, kind: type[_T], value: object) -> _T:
+    """A value of JSON as what it has to be; ValueError if it is not."""
+    if issubclass(kind, Enum):
+        members = {each.value: each for each in kind}
+        if isinstance(value, str) and value in members:
+            return members[value]
+        expected = f"one of {', '.join(members)}"
+    elif type(value) is kind:
+        return value
+    else:
+        expected = {bool: "true or false", int: "a whole number", str: "a string", dict: "an object"}[kind]
+    raise ValueError(f"expected {name} to be {expected}; found {quoted(value)}")

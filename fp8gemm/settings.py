@@ -21,6 +21,7 @@ The environment is read once, at first use. ``reload()`` reads it again; ``scope
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -107,7 +108,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     if "num_sms" in values:
         # int() also takes "1_32" and "-1"; digits alone are what a person means by a count.
         digits = values["num_sms"]
-        changes["num_sms"] = int(digits) if digits.isascii() and digits.isdigit() else digits
+        changes["num_sms"] = int(digits) if re.fullmatch("[0-9]{1,9}", digits) else digits
     for name in _SWITCHES & values.keys():
         changes[name] = _BOOLS.get(values[name], values[name])
     return Settings(**changes)

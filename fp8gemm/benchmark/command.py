@@ -14,6 +14,7 @@ from fp8gemm.benchmark.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.benchmark.sweep import Sweep
 from fp8gemm.errors import InputError
+from fp8gemm.interrupts import loading
 from fp8gemm.sizes import LIMIT, shown
 from fp8gemm.tuning.problem import Problem
 
@@ -207,7 +208,8 @@ def run(options: argparse.Namespace) -> int:
     from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
 
     check_options(options)
-    diagnosis = diagnose(0)
+    with loading():
+        diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
         print(f"bench: {diagnosis.message}")
         return EXIT_NO_DEVICE

@@ -14,7 +14,7 @@ from typing import Any
 
 from fp8gemm import __version__, settings
 from fp8gemm.cache import report
-from fp8gemm.cache.report import count_text, shown, size_text
+from fp8gemm.cache.report import count_text, size_text
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.jit.access import State, require_writable
 from fp8gemm.jit.archive import export_kernels, import_kernels
@@ -22,13 +22,14 @@ from fp8gemm.jit.eviction import Item, Removal, expendable, removable, remove, r
 from fp8gemm.jit.inventory import Inventory, Kernel, Progress, take_inventory
 from fp8gemm.jit.seal import find_problems, seal_layer
 from fp8gemm.jit.store import Layer, Store
+from fp8gemm.reading import printable
 
 SUMMARY = "List, verify, seal, move and empty directories of compiled kernels."
-
 EXIT_FAILED = 1
 
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZE_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,18})?"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 def parse_age(text: str) -> float:
     """Seconds from "30d" and the like."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", text)
+    match = re.fullmatch(rf"({_NUMBER})([smhdw])", text)
     if match is None:
         raise argparse.ArgumentTypeError(
             f"expected a number and one of {', '.join(_AGE_UNITS)}, as in 30d; got {text!r}"
@@ -88,7 +89,7 @@ def parse_age(text: str) -> float:
 
 def parse_size(text: str) -> int:
     """Bytes from "500M" and the like."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s?([KMGT]?)(?:iB|B)?", text, re.IGNORECASE)
+    match = re.fullmatch(rf"({_NUMBER})\s?([KMGT]?)(?:iB|B)?", text, re.IGNORECASE)
     if match is None:
         raise argparse.ArgumentTypeError(f"expected bytes, or a number and one of K, M, G, T, as in 500M; got {text!r}")
     return int(float(match[1]) * 1024 ** _SIZE_UNITS[match[2].upper()])
@@ -130,7 +131,7 @@ def _verify(options: argparse.Namespace) -> int:
     for inventory, problems in found:
         verdict = "; ".join((count_text(len(inventory.kernels)), count_text(len(problems), "problem")))
         print(f"{inventory.layer.path}: {inventory.state.value}, {verdict}")
-        print("".join(f"  {shown(problem)}\n" for problem in problems), end="")
+        print("".join(f"  {printable(problem)}\n" for problem in problems), end="")
     for path in absent:
         print(f"{path}: not there yet")
     return code
@@ -170,7 +171,7 @@ def _export(options: argparse.Namespace) -> int:
     with _bar("export", len(chosen)) as progress:
         manifest = export_kernels(list(chosen.values()), options.file, version=__version__, progress=progress)
     for line in damaged:
-        print(f"fp8gemm: warning: left out, damaged: {shown(line)}", file=sys.stderr)
+        print(f"fp8gemm: warning: left out, damaged: {printable(line)}", file=sys.stderr)
     size = options.file.stat().st_size
     if options.json:
         facts = {"file": str(options.file), "file_bytes": size, "count": manifest.count, "bytes": manifest.size}
@@ -275,7 +276,10 @@ def _layers(directory: Path | None) -> tuple[Layer, ...]:
         CacheError: there are none.
     """
     now = settings.current()
-    directories = now.cache_dirs if directory is None else (directory.expanduser().absolute(),)
+    try:
+        directories = now.cache_dirs if directory is None else (directory.expanduser().absolute(),)
+    except RuntimeError as error:
+        raise CacheError(f"{directory}: expected a directory, got that of a user who is not known") from error
     if not directories:
         raise CacheError("expected a cache directory, as an argument or in FP8GEMM_CACHE_DIR; found none")
     return Store(directories, trusted=now.trusted_dirs).layers

@@ -7,6 +7,7 @@ from typing import Any
 
 from fp8gemm.jit.eviction import Item, Removal
 from fp8gemm.jit.inventory import Inventory, Kernel
+from fp8gemm.reading import printable
 
 _COLUMNS = "{:>10} {:>5} {:>6} {:>6} {:>6}  {:<8} {}"
 _DAMAGED, _SOUND = "damaged", "ok"
@@ -30,11 +31,6 @@ def age_text(seconds: float) -> str:
     return f"{seconds // 1:.0f} s"
 
 
-def shown(name: str) -> str:
-    """A file name as it can be printed anywhere: others may have given it, and put anything into it."""
-    return name if name.isprintable() else ascii(name)
-
-
 def count_text(count: int, thing: str = "kernel") -> str:
     """A number of things."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
@@ -54,9 +50,9 @@ def directory_lines(inventory: Inventory) -> Iterator[str]:
     for kernel in sorted(kernels, key=lambda kernel: (kernel.label, kernel.key)):
         yield _kernel_line(kernel)
     for leftover in inventory.leftovers:
-        yield f"leftover, {size_text(leftover.size)}, {age_text(leftover.age_s)}: {shown(leftover.name)}"
+        yield f"leftover, {size_text(leftover.size)}, {age_text(leftover.age_s)}: {printable(leftover.name)}"
     for path in inventory.foreign:
-        yield f"not ours: {shown(path)}"
+        yield f"not ours: {printable(path)}"
 
 
 def directory_json(inventory: Inventory) -> dict[str, Any]:
@@ -84,8 +80,10 @@ def removal_lines(removal: Removal, inventory: Inventory, *, dry_run: bool) -> I
         f"{size_text(inventory.size - removal.size)} stay"
     )
     if dry_run:
-        yield from (f"  {shown(item.name)}: {size_text(item.size)}, {age_text(item.age_s)}" for item in removal.removed)
-    yield from (f"  still there: {shown(name)}: {reason}" for name, reason in removal.left)
+        yield from (
+            f"  {printable(item.name)}: {size_text(item.size)}, {age_text(item.age_s)}" for item in removal.removed
+        )
+    yield from (f"  still there: {printable(name)}: {reason}" for name, reason in removal.left)
 
 
 def removal_json(removal: Removal, inventory: Inventory, *, dry_run: bool) -> dict[str, Any]:
@@ -118,9 +116,9 @@ def _kernel_line(kernel: Kernel) -> str:
         told(kernel.nvrtc_version),
         age_text(kernel.age_s),
         _DAMAGED if kernel.problem else _SOUND,
-        f"{shown(kernel.label)}.{kernel.key[:8]}",
+        f"{printable(kernel.label)}.{kernel.key[:8]}",
     )
-    return f"{line}: {shown(kernel.problem)}" if kernel.problem else line
+    return f"{line}: {printable(kernel.problem)}" if kernel.problem else line
 
 
 def _kernel_json(kernel: Kernel) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class DeviceStatus(Enum):
     READY = "ready"
     NO_DRIVER = "no driver"
     DRIVER_TOO_OLD = "driver too old"
+    NO_TORCH = "no torch"
     NO_GPU = "no GPU"
     CPU_ONLY_TORCH = "CPU-only torch"
     NOT_HOPPER = "not Hopper"
@@ -50,20 +51,22 @@ class Probe:
     """Facts about a machine, before any conclusion.
 
     Attributes:
-        torch_version: torch's version, for messages.
+        torch_version: torch's version, for messages; None where it cannot be imported.
         torch_cuda: the CUDA that torch was built with, None for a build without.
         driver_version: what the driver serves, None where it cannot be loaded.
         driver_problem: why the driver cannot be loaded or started, empty when it runs.
         gpus: the visible GPUs by index.
         visible_devices: CUDA_VISIBLE_DEVICES, None when unset.
+        torch_problem: why torch cannot be imported, empty where it can.
     """
 
-    torch_version: str
+    torch_version: str | None
     torch_cuda: Version | None
     driver_version: Version | None = None
     driver_problem: str = ""
     gpus: tuple[Gpu, ...] = ()
     visible_devices: str | None = None
+    torch_problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,13 @@ class DeviceInfo:
 
 def probe() -> Probe:
     """Gather the facts. It starts the driver (``cuInit``) but creates no context, and never raises."""
-    torch_version, torch_cuda = _probe_torch()
+    torch_version: str | None = None
+    torch_cuda: Version | None = None
+    torch_problem = ""
+    try:
+        torch_version, torch_cuda = _probe_torch()
+    except (ImportError, OSError) as error:  # OSError: a library that torch loads by itself is missing
+        torch_problem = _absence(error)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     version: Version | None = None
     try:
@@ -107,7 +116,7 @@ def probe() -> Probe:
         gpus, problem = _probe_gpus(), ""
     except Exception as error:  # NOTE: each release of cuda-bindings has its own exception for a missing libcuda
         gpus, problem = (), str(error)
-    return Probe(torch_version, torch_cuda, version, problem, gpus, visible)
+    return Probe(torch_version, torch_cuda, version, problem, gpus, visible, torch_problem)
 
 
 def _probe_torch() -> tuple[str, Version | None]:
@@ -115,6 +124,11 @@ def _probe_torch() -> tuple[str, Version | None]:
 
     cuda = torch.version.cuda
     return torch.__version__, None if cuda is None else _parse_version(cuda)
+
+
+def _absence(error: Exception) -> str:
+    missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+    return "the package torch is not installed" if missing else f"torch cannot be imported: {error}"
 
 
 def _parse_version(text: str) -> Version:
@@ -147,6 +161,9 @@ def _attribute(index: int, name: str) -> int:
 
 def conclude(facts: Probe, index: int | None = None) -> Diagnosis:
     """Turn facts into a diagnosis, for the GPU ``index`` or, without one, for the first Hopper GPU there is."""
+    if facts.torch_version is None:
+        message = f"{facts.torch_problem.rstrip('.')}. Products need it; warmups do not."
+        return Diagnosis(DeviceStatus.NO_TORCH, message[0].upper() + message[1:])
     if facts.torch_cuda is None:
         return _cpu_only_torch(facts)
     if facts.driver_version is None:

@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 import os
-import stat
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,10 +26,14 @@ from fp8gemm.jit.inventory import Kernel, Progress
 from fp8gemm.jit.manifest import LISTED, MANIFEST, MANIFEST_LIMIT, Manifest, decode_manifest, manifest_of
 from fp8gemm.jit.store import Layer, Store
 from fp8gemm.jit.trust import UnsafeError
+from fp8gemm.reading import NotRegularError, open_regular, quoted, shown
 
 _MODE = 0o444
 _COMPRESSION = 6
-_READ_LIMIT = max(*SIZE_LIMITS.values(), MANIFEST_LIMIT) + tarfile.BLOCKSIZE
+_FILE_LIMIT = 1 << 30
+"""Bytes beyond which a file is not ours."""
+_READ_LIMIT = 1 << 16
+"""Bytes that may stand before the content of a member: its header, and its name where that is long."""
 _Outcome = Literal["written", "present", "replaced"]
 _BROKEN = (DamagedError, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError)
 
@@ -149,8 +152,8 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def _appearing(file: Path) -> Iterator[BinaryIO]:
     """A file to write that takes its name when the block ends, and leaves no trace if it fails."""
     target = Path(os.path.realpath(file))
-    if target.exists() and not target.is_file():
-        raise CacheError(f"expected the name of a file to write; {file} is none")
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise CacheError(f"expected the name of a file to write; {shown(file)} is none")
     temporary = target.parent / f".fp8gemm-{os.urandom(4).hex()}.tmp"
     try:
         with open(temporary, "xb") as stream:
@@ -164,18 +167,23 @@ def _appearing(file: Path) -> Iterator[BinaryIO]:
                     os.unlink(temporary)
                 raise
     except OSError as error:
-        raise CacheError(f"{file} cannot be written: {error}") from error
+        raise CacheError(f"{shown(file)} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[BinaryIO]:
     with ExitStack() as stack:
         try:
-            if not stat.S_ISREG(os.stat(file).st_mode):  # asked before opening: a FIFO would wait for a writer
-                raise CacheError(f"expected a file made by `fp8gemm cache export`; {file} is no regular file")
-            stream = stack.enter_context(open(file, "rb"))
-        except OSError as error:
-            raise CacheError(f"{file} cannot be read: {error}") from error
+            descriptor, status = open_regular(file)
+            stream = stack.enter_context(open(descriptor, "rb"))
+        except NotRegularError as error:
+            found = f"{shown(file)} is {error}, no regular file"
+            raise CacheError(f"expected a file made by `fp8gemm cache export`; {found}") from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise CacheError(f"{shown(file)} cannot be read: {getattr(error, 'strerror', error)}") from error
+        if status.st_size > _FILE_LIMIT:
+            found = f"{shown(file)} has {status.st_size}"
+            raise CacheError(f"expected a file made by `fp8gemm cache export`, of at most {_FILE_LIMIT} bytes; {found}")
         yield stream
 
 
@@ -186,29 +194,39 @@ def _read(stream: BinaryIO, file: Path) -> Iterator[tuple[Entry, dict[str, bytes
         try:
             entry = next(entries, None)
         except _BROKEN as error:
-            raise CacheError(f"{file} is not, or no longer, a file made by `fp8gemm cache export`: {error}") from error
+            made = f"{shown(file)} is not, or no longer, a file made by `fp8gemm cache export`"
+            raise CacheError(f"{made}: {error}") from error
         if entry is None:
             return
         yield entry
 
 
 class _Unpacked(gzip.GzipFile):
-    """A size that is written in the file must not decide how much memory is asked for."""
+    """What is written in the file must not decide how much memory is asked for.
+
+    Attributes:
+        left: bytes that may be read before the next member, or the next content, is asked for.
+    """
+
+    left = 0
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is None or not 0 <= size <= _READ_LIMIT:
-            raise DamagedError(f"expected pieces of at most {_READ_LIMIT} bytes; found one of {size}")
-        return super().read(size)
+        if size is None or not 0 <= size <= self.left:
+            raise DamagedError(f"expected a piece of at most {self.left} bytes; found one of {size}")
+        content = super().read(size)
+        self.left -= len(content)
+        return content
 
 
 def _entries(stream: BinaryIO) -> Iterator[tuple[Entry, dict[str, bytes]]]:
     unpacked = _Unpacked(fileobj=stream, mode="rb")
+    unpacked.left = _READ_LIMIT
     with tarfile.open(fileobj=unpacked, mode="r:") as archive:
-        manifest = decode_manifest(_member(archive, MANIFEST, MANIFEST_LIMIT))
+        manifest = decode_manifest(_member(archive, unpacked, MANIFEST, MANIFEST_LIMIT))
         if not manifest.entries:
             raise DamagedError(f"expected at least one kernel; {MANIFEST} lists none")
         for name in sorted(manifest.entries):
-            files = {file: _member(archive, f"{name}/{file}", limit) for file, limit in SIZE_LIMITS.items()}
+            files = {file: _member(archive, unpacked, f"{name}/{file}", limit) for file, limit in SIZE_LIMITS.items()}
             for file in LISTED:
                 if hashlib.sha256(files[file]).hexdigest() != manifest.entries[name][file]:
                     raise DamagedError(f"{name}/{file} does not have the SHA-256 that {MANIFEST} gives")
@@ -221,22 +239,25 @@ def _entries(stream: BinaryIO) -> Iterator[tuple[Entry, dict[str, bytes]]]:
                 raise DamagedError(f"{name}: {error}") from error
             yield entry, files
         # Reading to the end also compares the checksum of the whole.
+        unpacked.left = _READ_LIMIT
         unpacked.seek(archive.offset)
         padding = unpacked.read(2 * tarfile.RECORDSIZE)
         if any(padding) or unpacked.read(1):
             raise DamagedError(f"it holds more than {MANIFEST} lists")
 
 
-def _member(archive: tarfile.TarFile, name: str, limit: int) -> bytes:
+def _member(archive: tarfile.TarFile, unpacked: _Unpacked, name: str, limit: int) -> bytes:
     """The content of the next member, which must be a plain file of this name."""
+    unpacked.left = _READ_LIMIT
     member = archive.next()
     if member is None:
         raise DamagedError(f"it ends before {name}")
     if (member.name, member.type) != (name, tarfile.REGTYPE) or member.size > limit:
         kind = "" if member.type == tarfile.REGTYPE else f" of type {member.type!r}"
         raise DamagedError(
-            f"expected {name} of at most {limit} bytes; found {member.name!r}{kind}, {member.size} bytes"
+            f"expected {name} of at most {limit} bytes; found {quoted(member.name)}{kind}, {member.size} bytes"
         )
     content = archive.extractfile(member)
     assert content is not None, "it is a file"
+    unpacked.left = limit
     return content.read(limit)

@@ -11,10 +11,11 @@ from typing import Any
 
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.fingerprint import SCHEMA_VERSION
+from fp8gemm.reading import parse_json, quoted
 
 SOURCE, CUBIN, SIDECAR = "kernel.cu", "kernel.cubin", "kernel.json"
 
-SIZE_LIMITS = {SIDECAR: 1 << 20, SOURCE: 1 << 20, CUBIN: 256 << 20}
+SIZE_LIMITS = {SIDECAR: 1 << 20, SOURCE: 1 << 20, CUBIN: 32 << 20}
 """Bytes beyond which a file is not ours; the sidecar is read first."""
 
 
@@ -82,7 +83,7 @@ def unpack(files: Mapping[str, bytes], *, label: str, key: str, directory: Path)
     for field, expected in (("schema", SCHEMA_VERSION), ("key", key), ("label", label)):
         if sidecar.get(field) != expected:
             raise DamagedError(
-                f"{SIDECAR} is of another kernel: expected {field} {expected}; found {sidecar.get(field)}"
+                f"{SIDECAR} is of another kernel: expected {field} {expected}; found {quoted(sidecar.get(field))}"
             )
     digests = sidecar.get("sha256")
     for name in (SOURCE, CUBIN):
@@ -105,8 +106,8 @@ def decode_document(raw: bytes, name: str) -> dict[str, Any]:
         DamagedError: these bytes are not what it made.
     """
     try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(raw)
+    except ValueError as error:
         raise DamagedError(f"{name} is not JSON: {error}") from error
     # Comparing the canonical form, rather than the checksum alone, also notices a change that JSON does not care about.
     if not isinstance(document, dict) or encode_document(document) != raw:

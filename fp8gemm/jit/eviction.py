@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from fp8gemm.jit.access import changing, opened_layer, require_writable, state_of
 from fp8gemm.jit.entry import label_and_key
-from fp8gemm.jit.files import DIRECTORY_MODE, remove_directory, remove_whole
-from fp8gemm.jit.inventory import LOCK_SUFFIX, Inventory, Kernel, Leftover, Progress, foreign_files, is_lock_file
+from fp8gemm.jit.files import DIRECTORY_MODE, LOCK_SUFFIX, remove_directory, remove_whole
+from fp8gemm.jit.inventory import Inventory, Kernel, Leftover, Progress, foreign_files, is_lock_file
 from fp8gemm.jit.manifest import MANIFEST
 from fp8gemm.jit.refused import REFUSED
 from fp8gemm.jit.store import LOCKS, Layer, Store

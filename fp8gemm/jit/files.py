@@ -18,7 +18,10 @@ _T = TypeVar("_T")
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
+LOCK_SUFFIX = ".lock"
+
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # What network and overlay file systems answer now and then, and take back when asked again.
 _TRANSIENT = frozenset({errno.ESTALE, errno.EBUSY, errno.EIO, errno.EINTR})
@@ -128,6 +131,25 @@ def set_aside(name: str, *, inside: int) -> str | None:
     return moved
 
 
+def require_locks(*, inside: int) -> None:
+    """Try a lock that nobody else can hold: where even that one is not to be had, the file system has none.
+
+    NOTE: flock says EAGAIN, or EACCES, of a lock that is held; some file systems say so of every lock.
+
+    Raises:
+        OSError: it has none.
+    """
+    import fcntl
+
+    name = f"probe.{os.urandom(32).hex()}{LOCK_SUFFIX}"  # the name of a kernel's, so that it is known if it stays
+    descriptor = os.open(name, _CREATE, FILE_MODE, dir_fd=inside)
+    try:
+        os.unlink(name, dir_fd=inside)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+
+
 def remove_whole(name: str, *, inside: int) -> None:
     """Remove a directory, as far as possible, so that nobody finds a part of it: it loses its name first."""
     moved = f"{temporary_prefix(name)}{_token()}"
@@ -166,8 +188,7 @@ def _remove(name: str, *, inside: int) -> None:
 
 
 def _write_file(name: str, content: bytes, *, inside: int) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, FILE_MODE, dir_fd=inside)
+    descriptor = os.open(name, _CREATE, FILE_MODE, dir_fd=inside)
     with open(descriptor, "wb") as file:
         os.fchmod(descriptor, FILE_MODE)
         file.write(content)

@@ -18,7 +18,7 @@ from typing import Any
 from fp8gemm.errors import CacheError
 from fp8gemm.jit.access import State, opened_layer, state_of
 from fp8gemm.jit.entry import SIZE_LIMITS, DamagedError, label_and_key, unpack
-from fp8gemm.jit.files import retrying
+from fp8gemm.jit.files import LOCK_SUFFIX, retrying
 from fp8gemm.jit.manifest import LISTED, MANIFEST, MANIFEST_LIMIT, Manifest, decode_manifest
 from fp8gemm.jit.refused import REFUSED, is_refused_source
 from fp8gemm.jit.store import LOCKS, Layer
@@ -26,8 +26,6 @@ from fp8gemm.jit.trust import UnsafeError, opened_directory, read_regular_file
 
 Progress = Callable[[], object]
 """Called after each kernel."""
-
-LOCK_SUFFIX = ".lock"
 
 _LEFTOVER = re.compile(r"\.(tmp|quarantine)-(.*)-[0-9a-f]{8}", re.DOTALL)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fp8gemm.jit.entry import CUBIN, SIDECAR, DamagedError, decode_document, encode_document, label_and_key
 from fp8gemm.jit.fingerprint import SCHEMA_VERSION
+from fp8gemm.reading import quoted
 
 if TYPE_CHECKING:
     from fp8gemm.jit.inventory import Kernel
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 """Its name in a layer and in an exported file."""
 
-MANIFEST_LIMIT = 64 << 20
+MANIFEST_LIMIT = 16 << 20
 """Bytes beyond which a manifest is not ours."""
 
 LISTED = (CUBIN, SIDECAR)
@@ -72,7 +73,7 @@ def decode_manifest(raw: bytes) -> Manifest:
     document = decode_document(raw, MANIFEST)
     for field, expected in (("kind", _KIND), ("schema", SCHEMA_VERSION)):
         if document.get(field) != expected:
-            raise DamagedError(f"{MANIFEST}: expected {field} {expected!r}; found {document.get(field)!r}")
+            raise DamagedError(f"{MANIFEST}: expected {field} {expected!r}; found {quoted(document.get(field))}")
     entries = document.get("entries")
     if not isinstance(entries, dict) or not all(_is_entry(name, digests) for name, digests in entries.items()):
         raise DamagedError(f"{MANIFEST}: expected entries with the SHA-256 of {' and '.join(LISTED)}")

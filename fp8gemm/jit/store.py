@@ -16,9 +16,11 @@ from fp8gemm.frozen import dataclass
 from fp8gemm.jit.entry import SIZE_LIMITS, DamagedError, Entry, IncompleteError, directory_name, pack, unpack
 from fp8gemm.jit.files import (
     FILE_MODE,
+    LOCK_SUFFIX,
     make_directories,
     publish_directory,
     remove_matching,
+    require_locks,
     retrying,
     set_aside,
     temporary_prefix,
@@ -223,18 +225,26 @@ class Store:
 
         try:
             with layer.opened() as descriptor:
-                locks = layer.path / LOCKS
-                make_directories(locks)
-                lock = FileLock(locks / f"{name}.lock", timeout=self._lock_timeout_s, mode=FILE_MODE)
-                lock.acquire(poll_interval=_LOCK_POLL_S)
+                make_directories(layer.path / LOCKS)
+                # Not through a symlink: files would be made and removed where it leads.
+                with opened_directory(LOCKS, inside=descriptor, trusted=layer.trusted) as locks:
+                    lock = FileLock(layer.path / LOCKS / f"{name}{LOCK_SUFFIX}", mode=FILE_MODE)
+                    try:
+                        lock.acquire(timeout=0)
+                    except Timeout:
+                        require_locks(inside=locks)
+                        lock.acquire(timeout=self._lock_timeout_s, poll_interval=_LOCK_POLL_S)
                 stack.callback(lock.release)
                 # Whoever wrote under this lock and did not finish is dead: its traces are nobody's.
                 remove_matching(temporary_prefix(name), inside=descriptor)
         except Timeout:
             self.notices.give(CacheEvent.UNLOCKED, layer.path, f"{name} is locked for {self._lock_timeout_s} s")
             return False
-        except (OSError, NotImplementedError, UnsafeError) as error:
-            self.notices.give(CacheEvent.UNLOCKED, layer.path, str(error))
+        except (OSError, NotImplementedError) as error:
+            self.notices.give(CacheEvent.UNLOCKED, layer.path, f"a lock cannot be had: {error}")
+            return False
+        except UnsafeError as error:
+            self.notices.give(CacheEvent.UNLOCKED, layer.path, f"{LOCKS} is not used: {error}")
             return False
         return True
 

@@ -12,6 +12,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fp8gemm.reading import NotRegularError, kind_of, open_regular
+
 _OPEN = os.O_RDONLY | os.O_CLOEXEC
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -43,7 +45,7 @@ def opened_directory(
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
         status = os.stat(name, dir_fd=inside, follow_symlinks=False)
-        raise UnsafeError(f"expected a directory; found {_kind(status.st_mode)}") from error
+        raise UnsafeError(f"expected a directory; found {kind_of(status.st_mode)}") from error
     try:
         if not trusted:
             _check_owner_and_mode(os.fstat(descriptor))
@@ -59,13 +61,11 @@ def read_regular_file(name: str, *, inside: int, limit: int, trusted: bool = Fal
         UnsafeError: it is a symlink, a FIFO, a device or too long, or somebody else can write to it.
         OSError: it is not there, or cannot be read.
     """
-    before = os.stat(name, dir_fd=inside, follow_symlinks=False)
-    # Asked before opening too: merely opening a device or a FIFO can have an effect.
-    _check_regular(before)
-    descriptor = os.open(name, _OPEN | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
+    try:
+        descriptor, status = open_regular(name, inside=inside, follow=False)
+    except NotRegularError as error:
+        raise UnsafeError(f"expected a regular file; found {error}") from None
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        _check_regular(status)
         if not trusted:
             _check_owner_and_mode(status)
         if status.st_size > limit:
@@ -82,11 +82,6 @@ def is_sealed(descriptor: int) -> bool:
     return not owner_may_write or not os.access(".", os.W_OK, dir_fd=descriptor)
 
 
-def _check_regular(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise UnsafeError(f"expected a regular file; found {_kind(status.st_mode)}")
-
-
 def _check_owner_and_mode(status: os.stat_result) -> None:
     user = os.geteuid()
     if status.st_uid not in (user, 0):
@@ -94,14 +89,3 @@ def _check_owner_and_mode(status: os.stat_result) -> None:
     if status.st_mode & _WRITABLE_BY_OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise UnsafeError(f"expected that its owner alone can write to it; its mode is {mode:04o}")
-
-
-def _kind(mode: int) -> str:
-    kinds = (
-        (stat.S_ISLNK, "a symlink"),
-        (stat.S_ISFIFO, "a FIFO"),
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISREG, "a file"),
-        (stat.S_ISSOCK, "a socket"),
-    )
-    return next((name for matches, name in kinds if matches(mode)), "a device")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from fp8gemm.benchmark.command import EXIT_FAILED, EXIT_NO_DEVICE, parse_mnk
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.profiling.timeline import Timeline
+from fp8gemm.reading import Kind, read_json
 
 DESCRIPTION = """\
 What one kernel does with its time: counters (ncu), speed and energy under sustained load, and, with --trace or
 --timeline, its warp roles over time, from an instrumented build. Needs a Hopper GPU, except for --from.
 
 Exit code 0: done. 1: the instrumented kernel's result differs. 2: bad arguments or no Hopper GPU."""
+
+_TRACE = Kind("a file that --trace wrote", 64 << 20)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,9 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _earlier(path: str) -> Timeline:
     try:
-        return Timeline.from_json(json.loads(Path(path).read_text()))
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"expected a file that --trace wrote, got {path}: {error}") from error
+        return Timeline.from_json(read_json(Path(path), _TRACE))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(_TRACE.unfit(path, error))) from error
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import random
 import sys
 import time
@@ -26,6 +27,7 @@ from fp8gemm.benchmark.command import (
 )
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.errors import InputError
+from fp8gemm.interrupts import loading
 from fp8gemm.tune import report
 from fp8gemm.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
@@ -109,7 +111,8 @@ def run(options: argparse.Namespace) -> int:
     from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
 
     _check_grouped(options)
-    diagnosis = diagnose(0)
+    with loading():
+        diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
         print(f"tune: {diagnosis.message}", file=sys.stderr)
         return EXIT_NO_DEVICE
@@ -223,7 +226,7 @@ class Output:
         self.results, self.rows = results, list[Row]()
         self._path = table_path
         self._table = Table(*(heading[name] for name in ("gpu", "chip", "num_sms", "date", "method")))
-        if table_path is not None and table_path.exists():
+        if table_path is not None and os.path.exists(table_path):
             old, new = read_table(table_path), self._table
             if (old.chip, old.num_sms) != (new.chip, new.num_sms):
                 raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.errors import InputError
+from fp8gemm.reading import Kind, quoted, read_json, shown
 from fp8gemm.tuning.table import replace_text
 
 _MUST_AGREE = ("gpu", "chip", "num_sms", "static_weights")
 """What the heading of a file must share with the run that adds to it: times of other chips, or of another kind of
 launch, do not compare."""
+
+FILE = Kind("results of fp8gemm tune", 64 << 20)
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,16 @@ class Results:
     def __init__(self, heading: Mapping[str, Any], path: Path | None = None) -> None:
         self._heading, self._path = dict(heading), path
         self._rows: dict[Shape, Row] = {}
-        if path is None or not path.exists():
+        if path is None or not os.path.exists(path):
             return
         found = _read(path)
         for name in _MUST_AGREE:
             if found.get(name, False) != heading.get(name, False):
-                raise InputError(f"{path}: expected times of {name} {heading.get(name)!r}, got {found.get(name)!r}")
+                raise InputError(
+                    f"{shown(path)}: expected times of {name} {heading.get(name)!r}, got {quoted(found.get(name))}"
+                )
         for index, row in enumerate(found["rows"]):
-            made = _row(row, f"{path}: row {index}")
+            made = _row(row, f"{shown(path)}: row {index}")
             self._rows[made.shape] = made
 
     def row(self, shape: Shape, *, choice: str, model: str) -> Row:
@@ -111,7 +117,7 @@ class Results:
 
 def recorded_seed(path: Path | None) -> int | None:
     """The seed of the run that a file is of; None without a file, or in one without a seed."""
-    if path is None or not path.exists():
+    if path is None or not os.path.exists(path):
         return None
     seed = _read(path).get("seed")
     return seed if type(seed) is int else None
@@ -125,12 +131,9 @@ def merged(row: Row, us: Mapping[str, float], peers: Mapping[str, float], failed
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: expected results of fp8gemm tune, got {error}") from error
+    found = read_json(path, FILE)
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
-        raise InputError(f'{path}: expected results of fp8gemm tune, an object with "rows", got {found!r:.80}')
+        raise FILE.unfit(path, f'no object with "rows" but {quoted(found)}')
     return found
 
 
@@ -139,8 +142,8 @@ def _row(found: Any, where: str) -> Row:
         shape = Shape(*(int(found[name]) for name in ("m", "n", "k")))
         us, peers = ({str(k): float(v) for k, v in found.get(name, {}).items()} for name in ("us", "peers"))
         failed = {str(k): str(v) for k, v in found.get("failed", {}).items()}
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise InputError(f"{where}: expected m, n, k and microseconds by config, got {found!r:.80}") from error
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"{where}: expected m, n, k and microseconds by config, got {quoted(found)}") from error
     if not all(0 < time < float("inf") for time in [*us.values(), *peers.values()]):
-        raise InputError(f"{where}: expected positive times, got {found!r:.80}")
+        raise InputError(f"{where}: expected positive times, got {quoted(found)}")
     return Row(shape, us, peers, failed)

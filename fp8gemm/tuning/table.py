@@ -24,11 +24,13 @@ from typing import Any, Protocol, TypeVar
 from fp8gemm import settings
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
+from fp8gemm.reading import Kind, cut, quoted, read_json, shown
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling, counted_rows
 
 SCHEMA = 1
 SHIPPED = Path(__file__).parent / "tables"
+FILE = Kind("a tuned table in JSON", 16 << 20)
 
 Key = tuple[int, int, int, str, int, bool]
 """M in whole steps, N, K, scaling, bytes of an output element, whether the weight is static."""
@@ -180,18 +182,13 @@ def read_table(path: Path) -> Table:
     Raises:
         InputError: it cannot be read, or is no tuned table.
     """
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: expected a tuned table, got {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: expected a tuned table in JSON, got {error}") from error
+    found = read_json(path, FILE)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         schema = found.get("schema") if isinstance(found, dict) else None
-        raise InputError(f'{path}: expected a tuned table with "schema": {SCHEMA}, got schema {schema!r}')
+        raise InputError(f'{shown(path)}: expected a tuned table with "schema": {SCHEMA}, got schema {quoted(schema)}')
     rows = found.pop("entries", None)
     if not isinstance(rows, list):
-        raise InputError(f'{path}: expected "entries" to be a list, got {rows!r:.80}')
+        raise InputError(f'{shown(path)}: expected "entries" to be a list, got {quoted(rows)}')
     del found["schema"]
     entries = tuple(_checked(Entry, row, path, index) for index, row in enumerate(rows))
     keys: dict[Key, int] = {}
@@ -199,7 +196,7 @@ def read_table(path: Path) -> Table:
         first = keys.setdefault(entry.key, index)
         if first != index:
             raise InputError(
-                f"{path}: expected one entry for each step of rows, got entries {first} and {index} for "
+                f"{shown(path)}: expected one entry for each step of rows, got entries {first} and {index} for "
                 f"M = {entry.m}, N = {entry.n}, K = {entry.k}"
             )
     return _checked(Table, found | {"entries": entries}, path)
@@ -222,21 +219,21 @@ def _checked(kind: type[_T], found: Any, path: Path, index: int | None = None) -
     """An `Entry` or a `Table` from JSON, each field of its declared type."""
     try:
         if not isinstance(found, dict):
-            raise InputError(f"expected an object, got {found!r:.80}")
+            raise InputError(f"expected an object, got {quoted(found)}")
         try:
             made = kind(**found)
         except TypeError:  # a field too many or too few
             names = ", ".join(name for name, _, _ in _RULES[kind])
-            raise InputError(f"expected the fields {names}, got {', '.join(found) or 'none'}") from None
+            raise InputError(f"expected the fields {names}, got {cut(', '.join(found)) or 'none'}") from None
         for name, expected, allowed in _RULES[kind]:
             value = getattr(made, name)
             # An exact type: JSON's true is no number. A comparison that NaN fails too.
             if type(value) not in allowed or (type(value) in (int, float) and not 0 < value < float("inf")):
-                raise InputError(f"expected {name} to be {expected}, got {value!r:.80}")
+                raise InputError(f"expected {name} to be {expected}, got {quoted(value)}")
         if isinstance(made, Entry) and made.scaling not in _SCALINGS:
-            raise InputError(f"expected scaling to be one of {', '.join(_SCALINGS)}, got {made.scaling!r}")
+            raise InputError(f"expected scaling to be one of {', '.join(_SCALINGS)}, got {quoted(made.scaling)}")
     except InputError as error:
-        raise InputError(f"{path}: {'' if index is None else f'entry {index}: '}{error}") from None
+        raise InputError(f"{shown(path)}: {'' if index is None else f'entry {index}: '}{error}") from None
     return made
 
 

@@ -20,6 +20,7 @@ from fp8gemm.jit.entry import CUBIN, SIDECAR, SIZE_LIMITS, encode_document, pack
 from fp8gemm.jit.fingerprint import SCHEMA_VERSION
 from fp8gemm.jit.manifest import MANIFEST, Manifest
 from fp8gemm.jit.store import Layer
+from tests.attacked import attacked
 from tests.jit.caches import export, fill, kernel, name_of
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
@@ -165,6 +166,44 @@ def test_a_file_packed_anew_with_the_same_members_is_taken(file: Path, tmp_path:
     assert len(import_kernels(file, Layer(tmp_path / "there")).written) == 3
     repacked(file, listed(name_of(9), OTHER))
     assert import_kernels(file, Layer(tmp_path / "there")).written == (name_of(9),)
+
+
+def bomb(path: Path, *parts: bytes) -> Path:
+    """A file of gzip that is made a thousand times larger by unpacking."""
+    with gzip.open(path, "wb", 6) as packed:
+        for part in parts:
+            packed.write(part)
+    return path
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+MIB = bytes(1 << 20)
+BOMBS: dict[str, list[bytes]] = {
+    "a name of 64 MiB": [header("././@LongLink", 64 << 20, tarfile.GNUTYPE_LONGNAME), *[b"x" * len(MIB)] * 64],
+    "64 MiB about one member": [header("x", 64 << 20, tarfile.XHDTYPE), *[MIB] * 64],
+    "a manifest of 5 million lists": [header(MANIFEST, 15 << 20), *[b"[]," * (len(MIB) // 3)] * 15, bytes(1024)],
+    "a manifest of 600 brackets": [header(MANIFEST, 1200), b"[" * 600 + b"]" * 600 + bytes(848)],
+    "a manifest of 64 MiB": [header(MANIFEST, 64 << 20), *[MIB] * 64],
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_what_is_small_when_packed_and_large_when_not_takes_no_memory(tmp_path: Path, case: str) -> None:
+    done = attacked("cache", "import", str(bomb(tmp_path / "bomb", *BOMBS[case])), "--into", str(tmp_path / "there"))
+    assert done.code == 1 and "cache export" in done.line and len(done.line) < 500
+    assert done.megabytes < 100 and not (tmp_path / "there").exists()
+
+
+def test_a_name_of_a_member_is_quoted_in_few_characters(file: Path, tmp_path: Path) -> None:
+    repacked(file, renamed("x" * 10_000))
+    with pytest.raises(CacheError, match="found 'xxx") as caught:
+        import_kernels(file, Layer(tmp_path / "there"))
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])

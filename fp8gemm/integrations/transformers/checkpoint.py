@@ -8,9 +8,10 @@ with a line in a report at most. So the files' headers are read before, and the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import operator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,21 @@ from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.integrations.transformers.layers import use_fp8gemm
 from fp8gemm.integrations.transformers.library import library_module
 from fp8gemm.nn import Conversion
+from fp8gemm.reading import Kind, cut, opened, parse_json, read_json, shown
 
 _METHOD = "fp8gemm"
 _BLOCK = 128
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
 _SCALE_DTYPES = ("F32", "BF16", "F8_E8M0", "U8")
+_WEIGHTS = Kind("a .safetensors file", 1 << 44)
+_HEADER_LIMIT = 32 << 20
+_READ_BY_LOADER = {
+    "config.json": 1 << 20,
+    "generation_config.json": 1 << 20,
+    "adapter_config.json": 1 << 20,
+    "model.safetensors.index.json": 64 << 20,
+}
+"""Limits in bytes."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,9 @@ def load_quantized(
         UnsupportedError: transformers or safetensors is missing or too old, or scales are not for 128x128 blocks.
     """
     directory = Path(path)
-    if not directory.is_dir():
-        raise InputError(f"path: expected a directory with a checkpoint, got {path}")
+    if not os.path.isdir(directory):
+        raise InputError(f"path: expected a directory with a checkpoint, got {shown(directory)}")
+    check_files(directory)
     if model_class is None:
         model_class = library_module("models.auto").AutoModelForCausalLM
     config = copy.deepcopy(options.pop("config", None)) or library_module("models.auto").AutoConfig.from_pretrained(
@@ -79,23 +91,43 @@ def load_quantized(
     return model, use_fp8gemm(model, max_m=max_m, batch_invariant=batch_invariant)
 
 
+def check_files(directory: Path) -> None:
+    """What the library's loader opens, and waits for, is small JSON.
+
+    Raises:
+        InputError: naming the first file that is none.
+    """
+    for name, limit in _READ_BY_LOADER.items():
+        if os.path.lexists(directory / name):
+            read_json(directory / name, Kind(f"a {name}", limit))
+
+
 def read_headers(directory: Path) -> dict[str, Header]:
-    """Dtype and shape of every tensor in the .safetensors files of a directory; their data is not read."""
-    try:
-        open_file: Any = import_module("safetensors").safe_open
-    except ImportError:
-        raise UnsupportedError("safetensors: expected 0.4 or newer, got none; pip install 'fp8gemm[hf]'") from None
+    """Dtype and shape of every tensor in the .safetensors files of a directory; their data is not read.
+
+    Raises:
+        InputError: there are none, or one is no such file.
+    """
     files = sorted(directory.glob("*.safetensors"))
     if not files:
-        raise InputError(f"path: expected .safetensors files in {directory}, got none")
-    headers = {}
-    for file in files:
-        with open_file(file, framework="pt") as tensors:
-            names = tensors.keys()
-            for name in names:
-                view = tensors.get_slice(name)
-                headers[name] = Header(view.get_dtype(), tuple(view.get_shape()))
-    return headers
+        raise InputError(f"path: expected .safetensors files in {shown(directory)}, got none")
+    return {name: header for file in files for name, header in _headers_of(file)}
+
+
+def _headers_of(file: Path) -> Iterator[tuple[str, Header]]:
+    with opened(file, _WEIGHTS) as stream:
+        length, size = int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size
+        if not 2 <= length <= min(_HEADER_LIMIT, size - 8):
+            raise _WEIGHTS.unfit(
+                file, f"a header of {length} bytes, where 2 to {_HEADER_LIMIT} can be, in {size} bytes"
+            )
+        raw = stream.read(length)
+    try:
+        for name, tensor in parse_json(raw).items():
+            if name != "__metadata__":
+                yield name, Header(str(tensor["dtype"]), tuple(map(operator.index, tensor["shape"])))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _WEIGHTS.unfit(file, f"a header that is none: {cut(str(error))}") from error
 
 
 def check_headers(headers: Mapping[str, Header]) -> None:
