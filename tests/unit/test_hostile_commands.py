@@ -180,8 +180,8 @@ import sys, types, time, os
 class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == {name!r}:
-            os.write({descriptor}, b"!")
             try:
+                os.write({descriptor}, b"!")
                 time.sleep(30)
             except BaseException as error:  # as extension modules may
                 raise ImportError("swallowed") from error
