@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fp8gemm.errors import InputError
 
@@ -21,6 +22,16 @@ _ROWS_PER_16_BYTES = 4
 def block_count(size: int) -> int:
     """How many 128-wide blocks cover `size`; the last may be partial."""
     return -(-size // BLOCK)
+
+
+def whole_blocks(x: Tensor, rows: int, columns: int) -> Tensor:
+    """(..., M, N) with zeros below and at the right, up to whole blocks of ``rows`` x ``columns``; x if it has them."""
+    *outer, m, n = x.shape
+    below, right = -m % rows, -n % columns
+    if not (below or right):
+        return x
+    # NOTE: torch 2.6 refuses to pad a tensor that is empty in a dimension that stays as it is.
+    return pad(x, (0, right, 0, below)) if x.numel() else x.new_zeros((*outer, m + below, n + right))
 
 
 def mn_major_pitch(rows: int) -> int:

@@ -28,7 +28,7 @@ _LONGEST = 80
 def holds(condition: bool | torch.SymBool) -> bool:
     """Whether something is so; of sizes that are not known before a graph runs, whether it always is."""
     if isinstance(condition, bool) or condition.node.has_hint():
-        return bool(condition)
+        return True if condition else False  # noqa: SIM210 - torch 2.6 cannot trace bool() of a SymBool
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # here, because it imports SymPy
 
     return statically_known_true(condition)

@@ -41,14 +41,20 @@ install() {
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" -e "$root[test,dev]"
 }
 
-# Beside the NVRTC that is used, another for tests of machine code; never imported, so it lies in a directory of its own.
+# Beside the NVRTC that is used, the oldest and another for tests of machine code; never imported, so each lies in a
+# directory of its own.
 other_compiler() {
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --target "$venv/nvrtc-13.0" \
-        nvidia-cuda-nvrtc==13.0.88 || say "no NVRTC 13.0 can be had here: tests of machine code go without it"
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --target "$venv/nvrtc-$1" "$2" ||
+        say "no NVRTC $1 can be had here: tests of machine code go without it"
+}
+
+other_compilers() {
+    other_compiler 12.4 nvidia-cuda-nvrtc-cu12==12.4.127
+    other_compiler 13.0 nvidia-cuda-nvrtc==13.0.88
 }
 
 own_environment() {
-    "$python" -m venv "$venv" && install -c "$root/constraints.txt" && other_compiler
+    "$python" -m venv "$venv" && install -c "$root/constraints.txt" && other_compilers
 }
 
 # Without the torch pin, which would pull in another torch than the machine's.

@@ -40,6 +40,11 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
     return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
 
 
+def picked(codes: Tensor, rows: Tensor) -> Tensor:
+    """``codes[rows]``, which torch 2.6 does not do with FP8 on the CPU."""
+    return codes.view(torch.uint8)[rows].view(codes.dtype)
+
+
 def poisoned(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.full(shape, math.nan, dtype=dtype)
 

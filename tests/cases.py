@@ -20,6 +20,9 @@ from fp8gemm.scales import BLOCK, block_count, to_mn_major
 from fp8gemm.tuning.problem import Scaling
 from tests.numerics import Data, Report, check
 
+SCALE_DTYPES = [getattr(torch, name) for name in ("float32", "bfloat16", "float8_e8m0fnu") if hasattr(torch, name)]
+"""What checkpoints have scales in; torch has float8_e8m0fnu since 2.7."""
+
 
 @dataclass(frozen=True)
 class Case:

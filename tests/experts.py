@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fp8gemm.nn import Fp8Experts
 from fp8gemm.reference import gemm_reference, quantize_rows, silu_mul
-from tests.calls import same_bits
+from tests.calls import picked, same_bits
 
 BF16 = torch.bfloat16
 
@@ -61,7 +61,7 @@ def rows_of_experts(experts: Fp8Experts, hidden: Tensor, expert_ids: Tensor) -> 
         token, place = (expert_ids == experts.first_expert + group).nonzero(as_tuple=True)
         gate_up = experts.gate_up_proj[group], experts.gate_up_proj_scale_inv[group]
         down = experts.down_proj[group], experts.down_proj_scale_inv[group]
-        between = gemm_reference(codes[token], scales[token], *gate_up, out_dtype=hidden.dtype)
+        between = gemm_reference(picked(codes, token), scales[token], *gate_up, out_dtype=hidden.dtype)
         out[token, place] = gemm_reference(*quantize_rows(silu_mul(between)), *down, out_dtype=hidden.dtype)
     return out
 

@@ -44,9 +44,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from fp8gemm.reference import gemm_magnitude, gemm_reference, round_to_nearest_even
+from fp8gemm.scales import whole_blocks
 from tests.diagnosis import Errors, Inputs, diagnose
 from tests.truncation import truncation_bound, truncation_error
 
@@ -271,8 +271,8 @@ def _ratio(part: Tensor, whole: Tensor) -> Tensor:
 def _tile_sums(values: Tensor) -> Tensor:
     """(C, M, N) summed over 128x128 tiles, partial ones at the edges."""
     channels, m, n = values.shape
-    values = pad(values, (0, -n % _TILE, 0, -m % _TILE))
-    return values.view(channels, -(-m // _TILE), _TILE, -(-n // _TILE), _TILE).sum(dim=(2, 4))
+    values = whole_blocks(values, _TILE, _TILE)
+    return values.reshape(channels, -(-m // _TILE), _TILE, -(-n // _TILE), _TILE).sum(dim=(2, 4))
 
 
 def _largest(figure: Tensor) -> float:

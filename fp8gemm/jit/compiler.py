@@ -1,7 +1,8 @@
 """NVRTC: from CUDA source to a cubin, with no toolkit, no driver and no GPU.
 
 The compiler gets the headers as text and no directory to search. Therefore a cubin cannot depend on where the headers
-lie, on the working directory, or on a file that its cache key does not cover.
+lie, on the working directory, or on a file that its cache key does not cover. Which NVRTC compiles is not part of the
+key either: any from `OLDEST` on, torch's own among them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from fp8gemm.jit.fingerprint import Headers, header_closure
 NO_REPORT = "no resource report"
 """Stands among the warnings when the log does not say what a kernel uses: its zeros then mean nothing."""
 
+OLDEST = (12, 4)
+"""The NVRTC of the oldest torch that is supported; the machine code of older ones has not been looked at."""
+
+# NVRTC's own cache gives no report of resources, and ours verifies what it returns.
+_NO_CACHE, _NO_CACHE_SINCE = "--no-cache", (12, 9)
+
 _PROVIDERS = (
-    "the package nvidia-cuda-nvrtc-cu12 (CUDA 12) or nvidia-cuda-nvrtc (CUDA 13) from pip, together with cuda-python, "
-    "or the NVRTC library of a CUDA toolkit that CUDA_HOME or the dynamic linker can find"
+    f"NVRTC {OLDEST[0]}.{OLDEST[1]} or newer: the package nvidia-cuda-nvrtc-cu12 (CUDA 12) or nvidia-cuda-nvrtc (CUDA "
+    "13) from pip, together with cuda-python, or that of a CUDA toolkit that CUDA_HOME or the dynamic linker can find"
 )
 
 
@@ -36,7 +43,7 @@ class Resources:
         spill_store_bytes: per thread, written because registers ran out.
         spill_load_bytes: per thread, read back.
         shared_bytes: static shared memory per CTA.
-        barriers: named barriers per CTA.
+        barriers: named barriers per CTA; 0 if the assembler does not say, as CUDA 12.4's.
     """
 
     registers: int
@@ -69,7 +76,7 @@ class CompileResult:
 
 
 def compile_options(arch: str) -> tuple[str, ...]:
-    """The options for a real architecture; all of them are part of the cache key.
+    """The options for a real architecture, which every NVRTC knows; all of them are part of the cache key.
 
     ``-lineinfo`` is not among them: it writes paths into the cubin. ``-default-device`` is not needed, because every
     device function is annotated.
@@ -79,7 +86,6 @@ def compile_options(arch: str) -> tuple[str, ...]:
         "--std=c++20",
         "--ptxas-options=-v",  # registers and spills are reported in the log only
         "--no-source-include",  # otherwise the working directory is searched for headers
-        "--no-cache",  # NVRTC's own cache gives no report of resources, and ours verifies what it returns
     )
 
 
@@ -94,7 +100,7 @@ def compile_source(source: str, *, label: str, options: Sequence[str], arch: str
         include_dir: the directory that holds ``fp8gemm/``.
 
     Raises:
-        CompileError: NVRTC is missing, broken, or refuses the source.
+        CompileError: NVRTC is missing, broken, too old, or refuses the source.
     """
     headers = header_closure(source, include_dir)
     return compile_program(source, headers, label=label, options=options, arch=arch)
@@ -130,7 +136,8 @@ def compile_program(
 
 
 def _compile(source: str, headers: Headers, *, label: str, options: Sequence[str], arch: str) -> CompileResult:
-    nvrtc = _load_nvrtc()
+    nvrtc, version = _load_nvrtc()
+    given = (*options, _NO_CACHE) if version >= _NO_CACHE_SINCE else options
     started = time.perf_counter()
     status, program = nvrtc.nvrtcCreateProgram(
         source.encode(),
@@ -141,7 +148,7 @@ def _compile(source: str, headers: Headers, *, label: str, options: Sequence[str
     )
     _require_success(nvrtc, "nvrtcCreateProgram", status)
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(given), [option.encode() for option in given])
         log = _read(nvrtc, "ProgramLog", program).rstrip(b"\0 \n").decode("utf-8", "replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC refuses {label} for {arch} ({status.name})", log=log)
@@ -162,14 +169,13 @@ def _compile(source: str, headers: Headers, *, label: str, options: Sequence[str
     )
 
 
-@cache
 def nvrtc_version() -> str:
     """The version of the NVRTC library that is loaded, as "12.9". Loads it.
 
     Raises:
-        CompileError: it is missing or broken.
+        CompileError: it is missing, broken or too old.
     """
-    _, major, minor = _load_nvrtc().nvrtcVersion()
+    _, (major, minor) = _load_nvrtc()
     return f"{major}.{minor}"
 
 
@@ -195,17 +201,19 @@ def parse_warnings(log: str) -> tuple[str, ...]:
 
 
 @cache
-def _load_nvrtc() -> Any:
-    """The bindings of an NVRTC that answers. Imported here: a cache hit must not open it."""
+def _load_nvrtc() -> tuple[Any, tuple[int, int]]:
+    """The bindings of an NVRTC that answers, and its version. Imported here: a cache hit must not open it."""
     try:
         from cuda.bindings import nvrtc
 
-        status, _, _ = nvrtc.nvrtcVersion()  # the library is opened by the first call, not by the import
+        status, major, minor = nvrtc.nvrtcVersion()  # the library is opened by the first call, not by the import
     except Exception as error:  # what a missing or broken library raises differs from version to version
         found = str(error).strip() or type(error).__name__
         raise CompileError(f"NVRTC cannot be loaded: expected {_PROVIDERS}; found: {found}") from error
     _require_success(nvrtc, "nvrtcVersion", status)
-    return nvrtc
+    if (major, minor) < OLDEST:
+        raise CompileError(f"NVRTC is too old: expected {_PROVIDERS}; found: NVRTC {major}.{minor}")
+    return nvrtc, (major, minor)
 
 
 def _read(nvrtc: Any, what: str, program: Any) -> bytes:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+
+from fp8gemm.scales import whole_blocks
 
 _BLOCK = 128
 _E4M3_MAX = 448.0
@@ -78,10 +79,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 def _quantize(x: Tensor, *, rows_per_scale: int) -> tuple[Tensor, Tensor]:
     rows, k = x.shape
     row_blocks, k_blocks = -(-rows // rows_per_scale), -(-k // _BLOCK)
-    missing_rows, missing_columns = row_blocks * rows_per_scale - rows, k_blocks * _BLOCK - k
-    values = x.to(torch.float32)
-    if missing_rows or missing_columns:
-        values = pad(values, (0, missing_columns, 0, missing_rows))  # zeros raise no block's amax
+    values = whole_blocks(x.to(torch.float32), rows_per_scale, _BLOCK)  # zeros raise no block's amax
     blocks = values.reshape(row_blocks, rows_per_scale, k_blocks, _BLOCK)
     scales = _scales_of(blocks.abs().amax(dim=(1, 3)))
     codes = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)

@@ -10,7 +10,7 @@ from fp8gemm.jit.fingerprint import header_closure
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 
-OPTIONS = ("--gpu-architecture=compute_90a", "--std=c++20", "--no-source-include", "--no-cache")
+OPTIONS = ("--gpu-architecture=compute_90a", "--std=c++20", "--no-source-include")
 
 
 def translate(request: KernelRequest, include: Path) -> bytes:

@@ -188,8 +188,8 @@ def test_compile_options_with_cuda_graphs() -> None:
     assert options.pop("triton.cudagraphs") is True and options.keys() == compile_options().keys()
 
 
-def test_a_number_of_rows_that_only_the_graph_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_a_number_of_rows_that_only_the_graph_knows() -> None:
     b, scales_b = fp8gemm.quantize_weight(WEIGHT)
     group = b.view(torch.uint8)[None].clone().view(b.dtype), scales_b[None].clone()
 

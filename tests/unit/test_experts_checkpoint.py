@@ -15,9 +15,9 @@ from fp8gemm.nn import Fp8Experts
 from fp8gemm.quantize import quantize_weight
 from tests import cases
 from tests.calls import same_bits
-from tests.experts import BF16, same_block, weights
+from tests.experts import same_block, weights
 
-FP32, FP8, E8M0 = torch.float32, torch.float8_e4m3fn, torch.float8_e8m0fnu
+FP32, FP8 = torch.float32, torch.float8_e4m3fn
 G, H, INNER = 4, 272, 128
 PREFIX = "layers.0.experts."
 
@@ -72,7 +72,7 @@ def test_from_bfloat16_quantises_each_expert(plain: tuple[Tensor, Tensor], exper
             assert same_bits(getattr(experts, f"{name}_scale_inv")[group], scales)
 
 
-@pytest.mark.parametrize("dtype", [FP32, BF16, E8M0], ids=str)
+@pytest.mark.parametrize("dtype", cases.SCALE_DTYPES, ids=str)
 def test_from_quantized_keeps_tensors_and_widens_scales_exactly(dtype: torch.dtype, experts: Fp8Experts) -> None:
     gate_up, gate_up_scales, down, down_scales = (parameter.detach() for parameter in experts.parameters())
     gate_up_scales, down_scales = (2.0 ** scales.log2().round() for scales in (gate_up_scales, down_scales))
@@ -99,7 +99,7 @@ def test_loading(names: str, place: str, plain: tuple[Tensor, Tensor], experts: 
     assert not any(parameter.requires_grad for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("dtype", [BF16, E8M0], ids=str)
+@pytest.mark.parametrize("dtype", cases.SCALE_DTYPES[1:], ids=str)
 def test_loading_widens_scales_exactly(dtype: torch.dtype, plain: tuple[Tensor, Tensor]) -> None:
     state = one_by_one(plain)
     for key in [key for key in state if key.endswith("_inv")]:

@@ -93,7 +93,7 @@ def test_a_float16_bias_is_kept_exactly() -> None:
     assert torch.equal(layer.bias, original.bias.detach().float())
 
 
-@pytest.mark.parametrize("dtype", [FP32, BF16, torch.float8_e8m0fnu], ids=str)
+@pytest.mark.parametrize("dtype", cases.SCALE_DTYPES, ids=str)
 def test_from_quantized_widens_scales_exactly(dtype: torch.dtype) -> None:
     case = cases.small_integers(1, N, K, seed=3)
     layer = Fp8Linear.from_quantized(case.b, case.scales_b.to(dtype))

@@ -20,12 +20,11 @@ from fp8gemm.integrations.transformers import (
 )
 from fp8gemm.quantize import quantize_activation, quantize_weight
 from fp8gemm.reference import dequantize_weight, gemm_reference
+from tests import cases
 from tests import transformers_models as models  # skips where transformers is missing
 
 library = models.transformers.integrations.finegrained_fp8
 BLOCKS = (128, 128)
-# Torch before 2.7 has no float8_e8m0fnu.
-SCALE_DTYPES = [getattr(torch, name) for name in ("float32", "bfloat16", "float8_e8m0fnu") if hasattr(torch, name)]
 
 
 def operands(n=144, k=272, dtype=torch.bfloat16):
@@ -39,7 +38,7 @@ def expected(x, weight, scales, bias=None):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("scale_dtype", SCALE_DTYPES)
+@pytest.mark.parametrize("scale_dtype", cases.SCALE_DTYPES)
 def test_values(dtype, scale_dtype):
     x, weight, scales = operands(dtype=dtype)
     scales = scales.to(scale_dtype)

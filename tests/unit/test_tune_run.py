@@ -104,6 +104,7 @@ def tune(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str
 RANKED = [config.label for config in eligible_configs(Problem(200, 512, 256), named_chip("h200"), NO_TABLES)]
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="torch multiplies FP8 on the CPU, which plays the GPU, since 2.7")
 def test_a_run_times_judges_resumes_and_fills_a_table(gpu: Gpu, tmp_path: Path, capsys) -> None:
     files = ["--results", str(tmp_path / "r.json"), "--table", str(tmp_path / "t.json")]
     gpu.us = {RANKED[0]: 12.0, RANKED[1]: 8.0, "tensorwise": 6.0}

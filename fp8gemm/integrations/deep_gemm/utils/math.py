@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from fp8gemm.errors import UnsupportedError
 from fp8gemm.integrations.deep_gemm.arguments import RefusedError
+from fp8gemm.scales import whole_blocks
 
 _LARGEST = 448.0
 _SMALLEST_MAXIMUM = 1e-4
@@ -95,10 +96,10 @@ def per_block_cast_to_fp8(x: Tensor, use_ue8m0: bool, gran_k: int = 128) -> tupl
         RefusedError: ``x`` is no matrix.
     """
     rows, columns = _matrix(x)
-    whole = pad(x, (0, -columns % gran_k, 0, -rows % gran_k))
+    whole = whole_blocks(x, gran_k, gran_k)
     of_rows, of_columns = ceil_div(rows, gran_k), ceil_div(columns, gran_k)
     codes, scales = _cast(whole.view(of_rows, gran_k, of_columns, gran_k), (1, 3), use_ue8m0)
-    return codes.view(whole.shape)[:rows, :columns].contiguous(), scales.view(of_rows, of_columns)
+    return codes.reshape(whole.shape)[:rows, :columns].contiguous(), scales.view(of_rows, of_columns)
 
 
 def per_token_cast_to_fp4(*_: Any, **__: Any) -> NoReturn:
