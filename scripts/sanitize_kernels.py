@@ -30,7 +30,7 @@ from torch import Tensor  # noqa: E402
 
 from fp8gemm.benchmark.peers import relative_error  # noqa: E402
 from fp8gemm.families.catalogue import kernel_request, load_kernel  # noqa: E402
-from fp8gemm.jit import build  # noqa: E402
+from fp8gemm.jit import job  # noqa: E402
 from fp8gemm.jit.compiler import compile_options  # noqa: E402
 from fp8gemm.jit.request import KernelRequest  # noqa: E402
 from fp8gemm.quantize import quantize_activation, quantize_weight  # noqa: E402
@@ -197,7 +197,7 @@ def lines_named() -> Iterator[None]:
     def options(arch: str) -> tuple[str, ...]:
         return *compile_options(arch), "-lineinfo"
 
-    with mock.patch.object(build, "compile_options", options):
+    with mock.patch.object(job, "compile_options", options):
         yield
 
 

@@ -17,6 +17,7 @@ from fp8gemm import dispatch, grouped_launch, settings
 from fp8gemm.families import grouped as grouped_family
 from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.jit import build as build_module
+from fp8gemm.jit import job
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import CompileResult, Resources
 from fp8gemm.jit.request import KernelRequest
@@ -61,7 +62,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads: Counter[tuple[Path, str]] = Counter()
         self.keys = 0
-        read, closure = Layer.read, build_module.header_closure
+        read, closure = Layer.read, job.header_closure
 
         def counted_read(layer: Layer, label: str, key: str) -> Any:
             self.reads[layer.path, label] += 1
@@ -72,7 +73,7 @@ class Disk:
             return closure(*arguments)
 
         monkeypatch.setattr(Layer, "read", counted_read)
-        monkeypatch.setattr(build_module, "header_closure", counted_closure)
+        monkeypatch.setattr(job, "header_closure", counted_closure)
 
     def add(self, request: KernelRequest, directory: Path) -> None:
         """Put a kernel there, as another process does."""

@@ -12,7 +12,7 @@ import pytest
 
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.headers import include_dir
-from fp8gemm.jit import build
+from fp8gemm.jit import job
 from tests.scripts import load_script
 
 
@@ -111,10 +111,10 @@ def test_the_reproducer_compiles_in_both_forms_and_they_differ() -> None:
 
 
 def test_kernels_are_built_with_their_lines_and_only_then(sanitize: ModuleType) -> None:
-    before = build.compile_options("sm_90a")
+    before = job.compile_options("sm_90a")
     with sanitize.lines_named():
-        assert build.compile_options("sm_90a") == (*before, "-lineinfo")
-    assert build.compile_options("sm_90a") == before
+        assert job.compile_options("sm_90a") == (*before, "-lineinfo")
+    assert job.compile_options("sm_90a") == before
 
 
 def stand_in(directory: Path, script: str) -> str:
