@@ -52,7 +52,7 @@ def _set_once(self: Any, name: str, value: object) -> None:
     # It is __init__ that sets each field for the first time.
     if name in self.__dict__ or name not in self.__dataclass_fields__:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
-    self.__dict__[name] = value
+    object.__setattr__(self, name, value)
 
 
 def _keep(self: Any, name: str) -> None:

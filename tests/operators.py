@@ -17,6 +17,10 @@ from tests.grouped import contiguous_case, in_order, k_grouped_case, masked_case
 M, N, K = 5, 136, 272  # tails everywhere, and a pitch of scales that is not M
 BF16, FP32 = torch.bfloat16, torch.float32
 
+needs_the_pass = pytest.mark.skipif(
+    torch.__version__ < "2.7", reason="torch 2.6 drops the option of torch.compile that names a pass"
+)
+
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 

@@ -7,9 +7,11 @@ key either: any from `OLDEST` on, torch's own among them.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -148,7 +150,8 @@ def _compile(source: str, headers: Headers, *, label: str, options: Sequence[str
     )
     _require_success(nvrtc, "nvrtcCreateProgram", status)
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(given), [option.encode() for option in given])
+        with _own_locale():
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(given), [option.encode() for option in given])
         log = _read(nvrtc, "ProgramLog", program).rstrip(b"\0 \n").decode("utf-8", "replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC refuses {label} for {arch} ({status.name})", log=log)
@@ -214,6 +217,18 @@ def _load_nvrtc() -> tuple[Any, tuple[int, int]]:
     if (major, minor) < OLDEST:
         raise CompileError(f"NVRTC is too old: expected {_PROVIDERS}; found: NVRTC {major}.{minor}")
     return nvrtc, (major, minor)
+
+
+@contextmanager
+def _own_locale() -> Iterator[None]:
+    """Afterwards this thread has the locale that it had: NVRTC 12.4 leaves it "C", in which ``open`` reads ASCII."""
+    use = ctypes.CDLL(None).uselocale
+    use.argtypes, use.restype = [ctypes.c_void_p], ctypes.c_void_p
+    before = use(None)
+    try:
+        yield
+    finally:
+        use(before)
 
 
 def _read(nvrtc: Any, what: str, program: Any) -> bytes:

@@ -200,7 +200,7 @@ class Fp8Experts(nn.Module):
         quantized = quantize_activation(hidden if hidden.stride(1) == 1 else hidden.contiguous())
         tokens = permute(*quantized, expert_ids, self.num_local_experts, first_expert=self.first_expert)
         rows_of_an_expert = max(1, -(-expert_ids.numel() // self.num_experts))
-        options = self._options(hidden.dtype, rows_of_an_expert) | {"offsets": tokens.offsets}
+        options = {**self._options(hidden.dtype, rows_of_an_expert), "offsets": tokens.offsets}
         gate_up = gemm_grouped(tokens.codes, tokens.scales, *self._weights(GATE_UP), **options)
         y = gemm_grouped(*quantize_silu_mul(gate_up), *self._weights(DOWN), **options)
         return unpermute(y, tokens.permutation, weights)

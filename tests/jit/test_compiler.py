@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import locale
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +238,27 @@ def test_an_nvrtc_is_given_what_it_knows_beside_the_options_of_the_key(
     result = compile_text('extern "C" __global__ void k() {}\n', include)
     assert result.nvrtc_version == "{}.{}".format(*version)
     assert given == [(*(option.encode() for option in compile_options("sm_90a")), *more)]
+
+
+def test_a_thread_keeps_its_locale(include: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after NVRTC 12.4, in whose locale text files would be ASCII."""
+    from cuda.bindings import nvrtc
+
+    libc, compile_program, seen = ctypes.CDLL(None), nvrtc.nvrtcCompileProgram, []
+    libc.newlocale.restype = ctypes.c_void_p
+    libc.uselocale.argtypes = [ctypes.c_void_p]
+
+    def careless(*arguments: Any) -> Any:
+        result = compile_program(*arguments)
+        libc.uselocale(libc.newlocale(0x1FBF, b"C", None))  # LC_ALL_MASK
+        seen.append(locale.nl_langinfo(locale.CODESET))
+        return result
+
+    monkeypatch.setattr(nvrtc, "nvrtcCompileProgram", careless)
+    before = locale.nl_langinfo(locale.CODESET)
+    with ThreadPoolExecutor(1) as thread:  # so that a failure leaves no other test in that locale
+        thread.submit(compile_text, 'extern "C" __global__ void k() {}\n', include).result()
+        assert thread.submit(locale.nl_langinfo, locale.CODESET).result() == before != seen[0]
 
 
 def test_an_nvrtc_older_than_any_that_is_supported_is_refused(include: Path, answers_with: Callable[..., Any]) -> None:

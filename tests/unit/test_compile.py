@@ -14,6 +14,7 @@ import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear, compile_options
 from tests.calls import same_bits
+from tests.operators import needs_the_pass
 
 K, N = 272, 136
 BF16 = torch.bfloat16
@@ -170,7 +171,11 @@ class Projections(nn.Module):
         return self.q(x), self.k(x), self.v(x), self.other(y)
 
 
-@pytest.mark.parametrize(("options", "quantisations"), [(None, 4), (compile_options(), 2)], ids=["default", "merged"])
+@pytest.mark.parametrize(
+    ("options", "quantisations"),
+    [(None, 4), pytest.param(compile_options(), 2, marks=needs_the_pass)],
+    ids=["default", "merged"],
+)
 def test_layers_that_read_one_tensor_quantise_it_once(options: dict[str, Any] | None, quantisations: int) -> None:
     """With the options, and only then: this shows when inductor learns to do so itself."""
     model, x, y = Projections(), torch.randn(2, 3, K, dtype=BF16), torch.randn(2, 3, K, dtype=BF16)

@@ -16,6 +16,12 @@ from fp8gemm.errors import UnsupportedDeviceError
 from tests.jit import children
 
 
+@pytest.fixture(autouse=True)
+def torch_has_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever tests before made of a torch for CUDA."""
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
+
+
 class Driver:
     """A driver that starts."""
 

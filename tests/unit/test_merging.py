@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fp8gemm.nn import Fp8Linear, compile_options
 from fp8gemm.nn.merging import MergeQuantization
+from tests.operators import needs_the_pass
 
 QUANTIZE = torch.ops.fp8gemm.quantize_activation.default
 
@@ -57,6 +58,7 @@ def test_equal_operators_are_merged_and_others_are_left(shape: tuple[int, ...]) 
 
 
 @torch.no_grad()
+@needs_the_pass
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler on the CPU, and there is no g++")
 def test_the_options_reach_inductor() -> None:
     from torch._inductor.utils import run_and_get_code
