@@ -49,7 +49,7 @@ def test_c_and_bias_are_as_large_as_the_product(maker, k):
     within = 40 if case.data == "heavy" else 4  # a few elements make a heavy product's size
     for name, term in case.epilogue.items():
         assert size / within <= term.double().square().mean().sqrt() <= within * size, f"{case}: {name}"
-        assert case.data != "positive" or (term > 0).all(), str(case)
+        assert case.data != "positive" or (term >= 0).all(), str(case)
 
 
 @pytest.mark.parametrize("scaling", list(Scaling))
