@@ -32,6 +32,12 @@ class Run:
     seconds: float
 
 
+def take_interrupts() -> None:
+    """What a child that is to be interrupted does first: who runs the tests in the background may ignore SIGINT, and
+    children then do so too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run_pytest(arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], limit_s: float) -> Run:
     """Run pytest with these arguments; kill it with all it has started when the time is over.
 
