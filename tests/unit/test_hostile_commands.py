@@ -16,6 +16,7 @@ import pytest
 from fp8gemm.errors import InputError
 from fp8gemm.recording import recorded
 from tests.attacked import NO_TORCH, ROOT, attacked
+from tests.isolation import take_interrupts
 
 LISTED = ["warmup", "--nk", "512x512", "--list"]
 LONG = "a" * 100_000
@@ -206,7 +207,9 @@ def test_an_interrupt_while_modules_are_loaded_is_quiet(tmp_path: Path, words: l
     (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT.format(name=name, descriptor=writing))
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     command = [sys.executable, "-m", "fp8gemm", *words]
-    child = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, pass_fds=[writing])
+    child = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, pass_fds=[writing], preexec_fn=take_interrupts
+    )
     os.close(writing)
     assert os.read(reading, 1) == b"!", "the import has begun"
     os.close(reading)
