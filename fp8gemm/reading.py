@@ -16,9 +16,7 @@ from typing import Any, BinaryIO
 
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-
-MOST_QUOTED = 80
-"""Characters of something found that a message repeats."""
+from fp8gemm.quoting import quoted_path
 
 MOST_NESTED = 32
 """How deep JSON may be. What is written here, and what models' files hold, is not a quarter of that."""
@@ -29,7 +27,6 @@ MOST_VALUES = 1 << 20
 MOST_DIGITS = 100
 """Of a number in JSON: no float is too small for it."""
 
-_MOST_OF_PATH = 256
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -51,28 +48,7 @@ class Kind:
 
     def unfit(self, path: str | os.PathLike[str], found: object) -> InputError:
         """The error for a file that is not of this kind; ``found`` says what it is instead."""
-        return InputError(f"{shown(path)}: expected {self.expected}, got: {found}")
-
-
-def quoted(value: object) -> str:
-    """Something found, as a message shows it: what it is in Python, cut off."""
-    return cut(repr(value[: MOST_QUOTED + 1] if isinstance(value, str) else value))
-
-
-def cut(text: str) -> str:
-    """A text of others in a message, cut off."""
-    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
-
-
-def printable(text: str) -> str:
-    """A text as it can be printed anywhere, in one line: others may have given it, and put anything into it."""
-    return text if text.isprintable() else ascii(text)
-
-
-def shown(path: str | os.PathLike[str]) -> str:
-    """A path in a message: whole up to a length that people type, so that it can be copied."""
-    text = printable(os.fspath(path))
-    return text if len(text) <= _MOST_OF_PATH else f"{text[: MOST_QUOTED // 2]}...{text[-MOST_QUOTED // 2 :]}"
+        return InputError(f"{quoted_path(path)}: expected {self.expected}, got: {found}")
 
 
 def open_regular(
@@ -152,11 +128,11 @@ def read_lines(path: Path, kind: Kind, longest: int) -> Iterator[str]:
             if left < 0:
                 raise _too_large(path, kind, "more")
             if len(line) > longest:
-                raise kind.unfit(f"{shown(path)}:{number}", f"a line of more than {longest} bytes")
+                raise kind.unfit(f"{quoted_path(path)}:{number}", f"a line of more than {longest} bytes")
             try:
                 yield line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise kind.unfit(f"{shown(path)}:{number}", f"no UTF-8: {error}") from error
+                raise kind.unfit(f"{quoted_path(path)}:{number}", f"no UTF-8: {error}") from error
 
 
 def read_json(path: Path, kind: Kind) -> Any:
@@ -214,7 +190,7 @@ def _require_regular(status: os.stat_result) -> None:
 
 
 def _too_large(path: Path, kind: Kind, found: str) -> InputError:
-    return InputError(f"{shown(path)}: expected {kind.expected}, of at most {kind.limit} bytes, got {found}")
+    return InputError(f"{quoted_path(path)}: expected {kind.expected}, of at most {kind.limit} bytes, got {found}")
 
 
 def _reason(error: Exception) -> str:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fp8gemm.errors import InputError
-from fp8gemm.reading import Kind, cut, parse_json, quoted, read_lines, shown
+from fp8gemm.quoting import cut, quoted, quoted_path
+from fp8gemm.reading import Kind, parse_json, read_lines
+from fp8gemm.sizes import check_norm_depth
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping, Problem, counted_rows
 
@@ -63,7 +65,9 @@ def recorded(path: Path) -> tuple[list[AnyProblem], list[tuple[str, dict[str, An
                 family = _typed("quantizer", str, row.get("quantizer"))
                 quantizers[line] = family, _constants(_typed("config", dict, row.get("config")))
         except (ValueError, TypeError) as error:
-            raise InputError(f"{shown(path)}:{number}: expected a line that FP8GEMM_RECORD wrote: {error}") from error
+            raise InputError(
+                f"{quoted_path(path)}:{number}: expected a line that FP8GEMM_RECORD wrote: {error}"
+            ) from error
     return [replace(problem, m=m) for problem, m in problems.items()], list(quantizers.values())
 
 
@@ -115,7 +119,7 @@ def _constants(config: dict[str, Any]) -> dict[str, Any]:
                 f"expected {cut(name)} to be true, false, a whole number or a string; found {quoted(value)}"
             )
     if "k" in config:
-        Problem(0, 1, _typed("k", int, config["k"]))  # a K that no product has is none of a quantiser either
+        check_norm_depth("a norm", _typed("k", int, config["k"]))  # K is compiled into no other quantiser
     return config
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fp8gemm.errors import InputError
+from fp8gemm.quoting import quoted
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +22,6 @@ MAX_NORM_K = 65536
 """Columns of a row that is normed. A CTA keeps it in registers, which hold a small part of a longer one; and NVRTC
 takes seconds and then minutes for that (12.9: 0.8 s for 65536 columns, 5 s for 262144)."""
 
-_LONGEST = 80
-"""Characters of what came that a message quotes."""
-
 
 def holds(condition: bool | torch.SymBool) -> bool:
     """Whether something is so; of sizes that are not known before a graph runs, whether it always is."""
@@ -34,23 +32,16 @@ def holds(condition: bool | torch.SymBool) -> bool:
     return statically_known_true(condition)
 
 
-def shown(value: object) -> str:
-    """What came, in few characters. Python itself refuses to write numbers of thousands of digits."""
-    if isinstance(value, int) and value.bit_length() > 2 * _LONGEST:
-        return f"about {'-' * (value < 0)}2^{value.bit_length()}"
-    return f"{value!r:.{_LONGEST}}"
-
-
 def check_size(name: str, meaning: str, size: int) -> None:
     """A number of rows or columns is one that kernels can count."""
     if holds(size >= LIMIT):
-        raise InputError(f"{name}: expected {meaning} < 2^31, got {meaning} = {shown(size)}")
+        raise InputError(f"{name}: expected {meaning} < 2^31, got {meaning} = {quoted(size)}")
 
 
 def check_depth(name: str, k: int) -> None:
     """K is one that TMA can read rows of."""
     if k < K_STEP or k % K_STEP:
-        raise InputError(f"{name}: expected K to be a multiple of {K_STEP} and at least {K_STEP}, got K = {shown(k)}")
+        raise InputError(f"{name}: expected K to be a multiple of {K_STEP} and at least {K_STEP}, got K = {quoted(k)}")
     check_size(name, "K", k)
 
 
@@ -59,7 +50,7 @@ def check_norm_depth(name: str, k: int) -> None:
     check_depth(name, k)
     if holds(k > MAX_NORM_K):
         raise InputError(
-            f"{name}: expected K <= {MAX_NORM_K}, because the registers of a CTA keep a row, got K = {shown(k)}"
+            f"{name}: expected K <= {MAX_NORM_K}, because the registers of a CTA keep a row, got K = {quoted(k)}"
         )
 
 
@@ -71,7 +62,7 @@ def is_norm_depth(k: int) -> bool:
 def check_weight(name: str, n: int, k: int) -> None:
     """(N, K) are the sizes of a weight."""
     if n < 1:
-        raise InputError(f"{name}: expected N >= 1, got N = {shown(n)}")
+        raise InputError(f"{name}: expected N >= 1, got N = {quoted(n)}")
     check_size(name, "N", n)
     check_depth(name, k)
 
@@ -88,5 +79,5 @@ def check_rows_of_all(name: str, meaning: str, groups: int, rows: int) -> None:
 def check_whole_number(name: str, value: object, least: int, most: int = LIMIT - 1) -> int:
     """The number that a value is: a whole one, ``least`` to ``most``."""
     if type(value) is not int or not least <= value <= most:
-        raise InputError(f"{name}: expected a whole number, {least} to {most}, got {shown(value)}")
+        raise InputError(f"{name}: expected a whole number, {least} to {most}, got {quoted(value)}")
     return value

@@ -17,7 +17,8 @@ from typing import Any
 
 from fp8gemm.ahead.model_config import Bias, Fields, read_config
 from fp8gemm.errors import InputError, UnsupportedError
-from fp8gemm.sizes import MAX_NORM_K, check_weight, check_whole_number, shown
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import MAX_NORM_K, check_weight, check_whole_number
 
 __all__ = ["ARCHITECTURES", "LinearShape", "linears_of_config", "read_config"]
 
@@ -205,7 +206,7 @@ def _find_architecture(config: Mapping[str, Any]) -> tuple[Fields, _Architecture
     known = _KNOWN.get(model_type) if isinstance(model_type, str) else None
     if known is None:
         raise UnsupportedError(
-            f"model_type: expected one of {', '.join(ARCHITECTURES)}, got {shown(model_type)}; "
+            f"model_type: expected one of {', '.join(ARCHITECTURES)}, got {quoted(model_type)}; "
             "name the layers of another model by their sizes, with --nk"
         )
     return Fields(config, model_type), known

@@ -22,8 +22,9 @@ from fp8gemm.benchmark.command import parse_nk, parse_positive
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.hints import MAX_M
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.quoting import quoted
 from fp8gemm.recording import AnyProblem, recorded
-from fp8gemm.sizes import MAX_NORM_K, check_norm_depth, shown
+from fp8gemm.sizes import MAX_NORM_K, check_norm_depth
 from fp8gemm.tune.shapes import grouped_layers
 from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem
@@ -275,7 +276,7 @@ def _epilogue(text: str) -> str:
 
 def _call(text: str) -> bool:
     if text not in _CALLS:
-        raise InputError(f"expected {' or '.join(_CALLS)}, got {shown(text)}")
+        raise InputError(f"expected {' or '.join(_CALLS)}, got {quoted(text)}")
     return _CALLS[text]
 
 

@@ -24,7 +24,8 @@ from fp8gemm.families.quantize import (
     quantizer_of_rows,
 )
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.sizes import check_whole_number, is_norm_depth, shown
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.epilogue import parse_epilogue
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, limited_chip, named_chip
@@ -194,6 +195,6 @@ def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRe
             return norm_quantizers(dtype, InputType(config["weight"]), index(config["k"]), [bool(config["residual"])])
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(
-            f"expected the constants of a quantiser {family}, got {shown(dict(config))}: {error}"
+            f"expected the constants of a quantiser {family}, got {quoted(dict(config))}: {error}"
         ) from error
-    raise InputError(f"expected QuantizeRows, QuantizeMasked, QuantizeBlocks or QuantizeNorm, got {shown(family)}")
+    raise InputError(f"expected QuantizeRows, QuantizeMasked, QuantizeBlocks or QuantizeNorm, got {quoted(family)}")

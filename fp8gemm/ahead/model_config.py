@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import InputError
+from fp8gemm.quoting import quoted
 from fp8gemm.reading import Kind, read_json
-from fp8gemm.sizes import LIMIT, check_whole_number, shown
+from fp8gemm.sizes import LIMIT, check_whole_number
 
 Bias = bool | tuple[str, bool]
 """Whether there is a bias: a fact, or the field that says so with what holds where it is left out."""
@@ -59,12 +60,12 @@ class Fields:
         name, left_out = stated
         value = self._config.get(name, left_out)
         if type(value) is not bool:
-            raise InputError(f"{name}: expected true or false, got {shown(value)}")
+            raise InputError(f"{name}: expected true or false, got {quoted(value)}")
         return value
 
     def indices(self, name: str) -> frozenset[int]:
         """A list of numbers; empty if it is null or not there."""
         value = self._config.get(name) or []
         if not isinstance(value, list):
-            raise InputError(f"{name}: expected a list of whole numbers, got {shown(value)}")
+            raise InputError(f"{name}: expected a list of whole numbers, got {quoted(value)}")
         return frozenset(check_whole_number(name, index, 0) for index in value)

@@ -15,7 +15,8 @@ from fp8gemm.benchmark.report import Shape
 from fp8gemm.benchmark.sweep import Sweep
 from fp8gemm.errors import InputError
 from fp8gemm.interrupts import loading
-from fp8gemm.sizes import LIMIT, shown
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import LIMIT
 from fp8gemm.tuning.problem import Problem
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def parse_nk(text: str) -> list[tuple[int, int]]:
     for part in text.split(","):
         n, separator, k = part.lower().partition("x")
         if not separator:
-            raise argparse.ArgumentTypeError(f"expected NxK, such as 7168x2048, got {shown(part)}")
+            raise argparse.ArgumentTypeError(f"expected NxK, such as 7168x2048, got {quoted(part)}")
         pairs.append((parse_positive(n), parse_positive(k)))
         _require_problem(1, *pairs[-1])
     return pairs
@@ -62,7 +63,7 @@ def parse_mnk(text: str) -> tuple[int, int, int]:
     """``"65x100x144"`` to the (M, N, K) of a problem."""
     sizes = text.lower().split("x")
     if len(sizes) != 3:
-        raise argparse.ArgumentTypeError(f"expected MxNxK, such as 64x7168x2048, got {shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected MxNxK, such as 64x7168x2048, got {quoted(text)}")
     m, n, k = map(parse_positive, sizes)
     _require_problem(m, n, k)
     return m, n, k
@@ -89,7 +90,7 @@ def _parse_whole(text: str, least: int, expected: str) -> int:
     # The digits are counted first, for int() refuses thousands with an error of its own.
     digits = text.strip()
     if not digits.isdecimal() or len(digits) > len(str(LIMIT)) or not least <= int(digits) < LIMIT:
-        raise argparse.ArgumentTypeError(f"expected {expected}, below 2^31, got {shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected {expected}, below 2^31, got {quoted(text)}")
     return int(digits)
 
 

@@ -22,7 +22,7 @@ from fp8gemm.jit.eviction import Item, Removal, expendable, removable, remove, r
 from fp8gemm.jit.inventory import Inventory, Kernel, Progress, take_inventory
 from fp8gemm.jit.seal import find_problems, seal_layer
 from fp8gemm.jit.store import Layer, Store
-from fp8gemm.reading import printable
+from fp8gemm.quoting import printable
 
 SUMMARY = "List, verify, seal, move and empty directories of compiled kernels."
 EXIT_FAILED = 1

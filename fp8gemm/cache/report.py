@@ -7,7 +7,7 @@ from typing import Any
 
 from fp8gemm.jit.eviction import Item, Removal
 from fp8gemm.jit.inventory import Inventory, Kernel
-from fp8gemm.reading import printable
+from fp8gemm.quoting import printable
 
 _COLUMNS = "{:>10} {:>5} {:>6} {:>6} {:>6}  {:<8} {}"
 _DAMAGED, _SOUND = "damaged", "ok"

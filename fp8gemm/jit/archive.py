@@ -26,7 +26,8 @@ from fp8gemm.jit.inventory import Kernel, Progress
 from fp8gemm.jit.manifest import LISTED, MANIFEST, MANIFEST_LIMIT, Manifest, decode_manifest, manifest_of
 from fp8gemm.jit.store import Layer, Store
 from fp8gemm.jit.trust import UnsafeError
-from fp8gemm.reading import NotRegularError, open_regular, quoted, shown
+from fp8gemm.quoting import quoted, quoted_path
+from fp8gemm.reading import NotRegularError, open_regular
 
 _MODE = 0o444
 _COMPRESSION = 6
@@ -153,7 +154,7 @@ def _appearing(file: Path) -> Iterator[BinaryIO]:
     """A file to write that takes its name when the block ends, and leaves no trace if it fails."""
     target = Path(os.path.realpath(file))
     if os.path.exists(target) and not os.path.isfile(target):
-        raise CacheError(f"expected the name of a file to write; {shown(file)} is none")
+        raise CacheError(f"expected the name of a file to write; {quoted_path(file)} is none")
     temporary = target.parent / f".fp8gemm-{os.urandom(4).hex()}.tmp"
     try:
         with open(temporary, "xb") as stream:
@@ -167,7 +168,7 @@ def _appearing(file: Path) -> Iterator[BinaryIO]:
                     os.unlink(temporary)
                 raise
     except OSError as error:
-        raise CacheError(f"{shown(file)} cannot be written: {error.strerror or error}") from error
+        raise CacheError(f"{quoted_path(file)} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -177,12 +178,12 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
             descriptor, status = open_regular(file)
             stream = stack.enter_context(open(descriptor, "rb"))
         except NotRegularError as error:
-            found = f"{shown(file)} is {error}, no regular file"
+            found = f"{quoted_path(file)} is {error}, no regular file"
             raise CacheError(f"expected a file made by `fp8gemm cache export`; {found}") from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            raise CacheError(f"{shown(file)} cannot be read: {getattr(error, 'strerror', error)}") from error
+            raise CacheError(f"{quoted_path(file)} cannot be read: {getattr(error, 'strerror', error)}") from error
         if status.st_size > _FILE_LIMIT:
-            found = f"{shown(file)} has {status.st_size}"
+            found = f"{quoted_path(file)} has {status.st_size}"
             raise CacheError(f"expected a file made by `fp8gemm cache export`, of at most {_FILE_LIMIT} bytes; {found}")
         yield stream
 
@@ -194,7 +195,7 @@ def _read(stream: BinaryIO, file: Path) -> Iterator[tuple[Entry, dict[str, bytes
         try:
             entry = next(entries, None)
         except _BROKEN as error:
-            made = f"{shown(file)} is not, or no longer, a file made by `fp8gemm cache export`"
+            made = f"{quoted_path(file)} is not, or no longer, a file made by `fp8gemm cache export`"
             raise CacheError(f"{made}: {error}") from error
         if entry is None:
             return

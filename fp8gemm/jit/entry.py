@@ -11,7 +11,8 @@ from typing import Any
 
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.fingerprint import SCHEMA_VERSION
-from fp8gemm.reading import parse_json, quoted
+from fp8gemm.quoting import quoted
+from fp8gemm.reading import parse_json
 
 SOURCE, CUBIN, SIDECAR = "kernel.cu", "kernel.cubin", "kernel.json"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fp8gemm.jit.entry import CUBIN, SIDECAR, DamagedError, decode_document, encode_document, label_and_key
 from fp8gemm.jit.fingerprint import SCHEMA_VERSION
-from fp8gemm.reading import quoted
+from fp8gemm.quoting import quoted
 
 if TYPE_CHECKING:
     from fp8gemm.jit.inventory import Kernel

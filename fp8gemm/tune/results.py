@@ -11,7 +11,8 @@ from typing import Any
 
 from fp8gemm.benchmark.report import Shape
 from fp8gemm.errors import InputError
-from fp8gemm.reading import Kind, quoted, read_json, shown
+from fp8gemm.quoting import quoted, quoted_path
+from fp8gemm.reading import Kind, read_json
 from fp8gemm.tuning.table import replace_text
 
 _MUST_AGREE = ("gpu", "chip", "num_sms", "static_weights")
@@ -89,11 +90,10 @@ class Results:
         found = _read(path)
         for name in _MUST_AGREE:
             if found.get(name, False) != heading.get(name, False):
-                raise InputError(
-                    f"{shown(path)}: expected times of {name} {heading.get(name)!r}, got {quoted(found.get(name))}"
-                )
+                expected, got = heading.get(name), quoted(found.get(name))
+                raise InputError(f"{quoted_path(path)}: expected times of {name} {expected!r}, got {got}")
         for index, row in enumerate(found["rows"]):
-            made = _row(row, f"{shown(path)}: row {index}")
+            made = _row(row, f"{quoted_path(path)}: row {index}")
             self._rows[made.shape] = made
 
     def row(self, shape: Shape, *, choice: str, model: str) -> Row:

@@ -8,7 +8,7 @@ import random
 
 from fp8gemm.benchmark.command import parse_mnk, parse_positive
 from fp8gemm.benchmark.report import Shape
-from fp8gemm.sizes import shown
+from fp8gemm.quoting import quoted
 
 RANDOM_M, RANDOM_N, RANDOM_K = (256, 16384, 1), (256, 32768, 64), (256, 16384, 128)
 """Smallest, largest and step of each size of a random shape."""
@@ -22,7 +22,7 @@ def grouped_layers(text: str) -> list[tuple[int, int, int]]:
     for part in text.split(","):
         sizes = part.lower().split("x")
         if len(sizes) != 3:
-            raise argparse.ArgumentTypeError(f"expected GxNxK, such as 256x4096x7168, got {shown(part)}")
+            raise argparse.ArgumentTypeError(f"expected GxNxK, such as 256x4096x7168, got {quoted(part)}")
         groups, n, k = map(parse_positive, sizes)
         found.append((groups, n, k))
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-from fp8gemm.sizes import check_rows_of_all, shown
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import check_rows_of_all
 from fp8gemm.tuning.config import align
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
 
@@ -49,7 +50,7 @@ class GroupedProblem:
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= MAX_GROUPS:
-            raise InputError(f"expected 1 to {MAX_GROUPS} groups, got {shown(self.groups)}")
+            raise InputError(f"expected 1 to {MAX_GROUPS} groups, got {quoted(self.groups)}")
         self.of_group()
         if self.grouping is not Grouping.COLUMNS:
             check_rows_of_all("weights of groups", "N", self.groups, self.n)

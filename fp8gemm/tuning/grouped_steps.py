@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fp8gemm.errors import InputError
-from fp8gemm.sizes import check_whole_number, shown
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import check_whole_number
 from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
@@ -72,5 +73,5 @@ def parse_grouping(text: str) -> Grouping:
     """
     found = next((grouping for grouping in GROUPINGS if grouping.value == text), None)
     if found is None:
-        raise InputError(f"expected {' or '.join(each.value for each in GROUPINGS)}, got {shown(text)}")
+        raise InputError(f"expected {' or '.join(each.value for each in GROUPINGS)}, got {quoted(text)}")
     return found

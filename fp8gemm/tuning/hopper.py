@@ -7,7 +7,7 @@ from functools import cache
 
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-from fp8gemm.sizes import shown
+from fp8gemm.quoting import quoted
 
 SHARED_BYTES_PER_CTA = 227 * 1024
 """Shared memory one CTA may ask for: 228 KB an SM, 1 KB of it reserved for the system."""
@@ -77,7 +77,7 @@ def named_chip(name: str) -> Chip:
     if known not in CHIPS or ":" in name and not counts:
         raise InputError(
             f"expected a chip among {', '.join(CHIPS)}, perhaps with its SMs, 1 to {MAX_SMS}, as h200:60, got "
-            f"{shown(name)}"
+            f"{quoted(name)}"
         )
     return _with_sms(CHIPS[known], int(count)) if count else CHIPS[known]
 

@@ -7,7 +7,8 @@ from enum import Enum
 
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-from fp8gemm.sizes import K_STEP, LIMIT, shown
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import K_STEP, LIMIT
 
 SCALE_BLOCK = 128
 """Columns of K, and rows of the weight, that share one scale."""
@@ -120,13 +121,13 @@ class Problem:
         # NOTE: M itself is less than the limit, but M as choices count it may be as much.
         if not (0 <= self.m <= LIMIT and 1 <= self.n < LIMIT and self.k < LIMIT):
             raise InputError(
-                f"expected 0 <= M < 2^31, 1 <= N < 2^31 and K < 2^31, got M = {shown(self.m)}, N = {shown(self.n)}, "
-                f"K = {shown(self.k)}"
+                f"expected 0 <= M < 2^31, 1 <= N < 2^31 and K < 2^31, got M = {quoted(self.m)}, N = {quoted(self.n)}, "
+                f"K = {quoted(self.k)}"
             )
         if self.k < K_STEP or self.k % K_STEP:
             raise InputError(
                 f"expected K to be a multiple of {K_STEP} and at least {K_STEP} (TMA's row pitch), got K = "
-                f"{shown(self.k)}"
+                f"{quoted(self.k)}"
             )
 
     @property

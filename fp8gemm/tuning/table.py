@@ -24,7 +24,8 @@ from typing import Any, Protocol, TypeVar
 from fp8gemm import settings
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-from fp8gemm.reading import Kind, cut, quoted, read_json, shown
+from fp8gemm.quoting import cut, quoted, quoted_path
+from fp8gemm.reading import Kind, read_json
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling, counted_rows
 
@@ -185,10 +186,12 @@ def read_table(path: Path) -> Table:
     found = read_json(path, FILE)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         schema = found.get("schema") if isinstance(found, dict) else None
-        raise InputError(f'{shown(path)}: expected a tuned table with "schema": {SCHEMA}, got schema {quoted(schema)}')
+        raise InputError(
+            f'{quoted_path(path)}: expected a tuned table with "schema": {SCHEMA}, got schema {quoted(schema)}'
+        )
     rows = found.pop("entries", None)
     if not isinstance(rows, list):
-        raise InputError(f'{shown(path)}: expected "entries" to be a list, got {quoted(rows)}')
+        raise InputError(f'{quoted_path(path)}: expected "entries" to be a list, got {quoted(rows)}')
     del found["schema"]
     entries = tuple(_checked(Entry, row, path, index) for index, row in enumerate(rows))
     keys: dict[Key, int] = {}
@@ -196,7 +199,7 @@ def read_table(path: Path) -> Table:
         first = keys.setdefault(entry.key, index)
         if first != index:
             raise InputError(
-                f"{shown(path)}: expected one entry for each step of rows, got entries {first} and {index} for "
+                f"{quoted_path(path)}: expected one entry for each step of rows, got entries {first} and {index} for "
                 f"M = {entry.m}, N = {entry.n}, K = {entry.k}"
             )
     return _checked(Table, found | {"entries": entries}, path)
@@ -233,7 +236,7 @@ def _checked(kind: type[_T], found: Any, path: Path, index: int | None = None) -
         if isinstance(made, Entry) and made.scaling not in _SCALINGS:
             raise InputError(f"expected scaling to be one of {', '.join(_SCALINGS)}, got {quoted(made.scaling)}")
     except InputError as error:
-        raise InputError(f"{shown(path)}: {'' if index is None else f'entry {index}: '}{error}") from None
+        raise InputError(f"{quoted_path(path)}: {'' if index is None else f'entry {index}: '}{error}") from None
     return made
 
 

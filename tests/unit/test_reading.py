@@ -15,18 +15,8 @@ from fp8gemm.ahead.architectures import read_config
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.jit.archive import import_kernels
 from fp8gemm.jit.store import Layer
-from fp8gemm.reading import (
-    MOST_DIGITS,
-    MOST_NESTED,
-    MOST_VALUES,
-    Kind,
-    parse_json,
-    quoted,
-    read_bytes,
-    read_json,
-    read_lines,
-    shown,
-)
+from fp8gemm.quoting import quoted, quoted_path
+from fp8gemm.reading import MOST_DIGITS, MOST_NESTED, MOST_VALUES, Kind, parse_json, read_bytes, read_json, read_lines
 from fp8gemm.recording import recorded
 from fp8gemm.tune.results import Results
 from fp8gemm.tuning.table import read_table
@@ -190,9 +180,13 @@ def test_messages_quote_little_and_stay_in_one_line() -> None:
     assert quoted("short") == "'short'" and quoted([1]) == "[1]"
     for value in ("x" * 10**6, ["x" * 10**6], {"x" * 10**6: 1}, 10**1000):
         assert len(quoted(value)) < 90
-    assert shown("/a/b.json") == "/a/b.json"
-    assert "\n" not in shown("a\nb") and "\udcff" not in shown("a\udcff") and "\x1b" not in shown("\x1b[2J")
-    assert len(shown("/" + "x" * 100_000 + "/config.json")) < 90
+    assert quoted_path("/a/b.json") == "/a/b.json"
+    assert (
+        "\n" not in quoted_path("a\nb")
+        and "\udcff" not in quoted_path("a\udcff")
+        and "\x1b" not in quoted_path("\x1b[2J")
+    )
+    assert len(quoted_path("/" + "x" * 100_000 + "/config.json")) < 90
     with pytest.raises(InputError, match=r"no\\nsuch'"):
         read_json(Path("no\nsuch"), KIND)
 

@@ -19,7 +19,8 @@ from fp8gemm import cli, quantize
 from fp8gemm.ahead.kernels import all_quantizers, recorded_quantizers
 from fp8gemm.benchmark.command import parse_count
 from fp8gemm.errors import InputError
-from fp8gemm.sizes import LIMIT, MAX_NORM_K, shown
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import LIMIT, MAX_NORM_K
 from fp8gemm.tune.shapes import MOST_RANDOM
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem
@@ -227,10 +228,16 @@ def test_what_a_library_call_is_given_has_the_same_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(17, "17"), (-(10**30), str(-(10**30))), (-(2**400), "about -2^401"), ("x" * 100, "'" + "x" * 79), (None, "None")],
+    [
+        (17, "17"),
+        (-(10**30), str(-(10**30))),
+        (-(2**400), "about -2^401"),
+        ("x" * 100, "'" + "x" * 79 + "..."),
+        (None, "None"),
+    ],
 )
 def test_what_came_is_shown_in_few_characters(value: object, words: str) -> None:
-    assert shown(value) == words
+    assert quoted(value) == words
 
 
 def test_a_count_may_be_nothing() -> None:

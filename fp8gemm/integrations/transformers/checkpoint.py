@@ -19,7 +19,8 @@ from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.integrations.transformers.layers import use_fp8gemm
 from fp8gemm.integrations.transformers.library import library_module
 from fp8gemm.nn import Conversion
-from fp8gemm.reading import Kind, cut, opened, parse_json, read_json, shown
+from fp8gemm.quoting import cut, quoted_path
+from fp8gemm.reading import Kind, opened, parse_json, read_json
 
 _METHOD = "fp8gemm"
 _BLOCK = 128
@@ -74,7 +75,7 @@ def load_quantized(
     """
     directory = Path(path)
     if not os.path.isdir(directory):
-        raise InputError(f"path: expected a directory with a checkpoint, got {shown(directory)}")
+        raise InputError(f"path: expected a directory with a checkpoint, got {quoted_path(directory)}")
     check_files(directory)
     if model_class is None:
         model_class = library_module("models.auto").AutoModelForCausalLM
@@ -110,7 +111,7 @@ def read_headers(directory: Path) -> dict[str, Header]:
     """
     files = sorted(directory.glob("*.safetensors"))
     if not files:
-        raise InputError(f"path: expected .safetensors files in {shown(directory)}, got none")
+        raise InputError(f"path: expected .safetensors files in {quoted_path(directory)}, got none")
     return {name: header for file in files for name, header in _headers_of(file)}
 
 

@@ -1,0 +1,33 @@
+"""What others gave - values, texts, paths - as messages show it: few characters, in one line."""
+
+from __future__ import annotations
+
+import os
+
+MOST_QUOTED = 80
+"""Characters of something that came that a message repeats."""
+
+_MOST_OF_PATH = 256
+
+
+def quoted(value: object) -> str:
+    """A value, as Python writes it, cut off. Python itself refuses to write numbers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 2 * MOST_QUOTED:
+        return f"about {'-' * (value < 0)}2^{value.bit_length()}"
+    return cut(repr(value[: MOST_QUOTED + 1] if isinstance(value, str) else value))
+
+
+def cut(text: str) -> str:
+    """A text of others in a message, cut off."""
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
+
+
+def printable(text: str) -> str:
+    """A text as it can be printed anywhere, in one line: others may have given it, and put anything into it."""
+    return text if text.isprintable() else ascii(text)
+
+
+def quoted_path(path: str | os.PathLike[str]) -> str:
+    """A path in a message: whole up to a length that people type, so that it can be copied."""
+    text = printable(os.fspath(path))
+    return text if len(text) <= _MOST_OF_PATH else f"{text[: MOST_QUOTED // 2]}...{text[-MOST_QUOTED // 2 :]}"
