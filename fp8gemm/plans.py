@@ -74,6 +74,8 @@ def plan(
 
 _RECENT_CALLS = 64
 _WEIGHT, _OPERANDS = "b scales_b bias?", "a scales_a c? out?"
+_Kept = tuple[BoundLaunch | None, Recent[BoundLaunch] | None]
+"""Of a call before: its launch if it was given an output, else those for new outputs by address."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,8 @@ class Plan:
         self.out_dtype, self.c_dtype, self.batch_invariant = out_dtype, c_dtype, batch_invariant
         self.static_weights = static_weights
         self._binding = self._bind()
-        self._recent: Recent[Recent[BoundLaunch]] = Recent(_RECENT_CALLS)
-        self._last: tuple[Hashable, Recent[BoundLaunch] | None] = ((), None)
+        self._recent: Recent[_Kept] = Recent(_RECENT_CALLS)
+        self._last: tuple[Hashable, _Kept] = ((), (None, None))
 
     def __call__(self, a: Tensor, scales_a: Tensor, *, c: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """The product for activations ``a`` (M, K), ``scales_a`` (M, ceil(K/128)); see `gemm`.
@@ -154,30 +156,29 @@ class Plan:
             return self._multiply(a, scales_a, c, out)[0]
         if device_index < 0 or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
             return self._multiply(a, scales_a, c, out)[0]
-        last_key, places = self._last
-        if places is None or last_key != key:
-            places = self._recent.get(key)
-            if places is not None:
-                self._last = key, places
-        is_new, place = out is None, 0
+        last_key, (bound, places) = self._last
+        if last_key != key:
+            bound, places = self._recent.get(key, (None, None))
+            self._last = key, (bound, places)
+        is_new = out is None
         if places is not None:
-            if out is None:
-                n = self.b.shape[0]
-                out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=self.out_dtype, device=a.device)
-                place = out.data_ptr()
-            bound = places.get(place)
-            if bound is not None:
-                if current_device() == device_index:
-                    bound()
-                else:
-                    launch_on(device_index, bound)
-                return out
+            n = self.b.shape[0]
+            out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=self.out_dtype, device=a.device)
+            bound = places.get(out.data_ptr())
+        if bound is not None and out is not None:
+            if current_device() == device_index:
+                bound()
+            else:
+                launch_on(device_index, bound)
+            return out
         out, bound = self._multiply(a, scales_a, c, out)
         if bound is not None:
-            if places is None:
-                places = Recent(PLACES)
-                self._recent.keep(key, places)
-            places.keep(out.data_ptr() if is_new else 0, bound)
+            if is_new:
+                places = places or Recent(PLACES)
+                places.keep(out.data_ptr(), bound)
+            kept = (None, places) if is_new else (bound, None)
+            self._recent.keep(key, kept)
+            self._last = key, kept
         return out
 
     def _multiply(
@@ -231,7 +232,6 @@ class Plan:
         )
 
     # Kernels belong to a process and its GPUs: a copy is made anew, of copies of the tensors.
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return type(self)(*copy.deepcopy((self.b, self.scales_b, self.bias), memo), **self._options())
 
