@@ -10,7 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fp8gemm import nearest, settings
+from fp8gemm import settings
 from fp8gemm.driver.device import hopper_info
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import CacheMissError, UnsupportedDeviceError
@@ -18,7 +18,6 @@ from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.families.kernel import GemmKernel
 from fp8gemm.hints import naming_the_warmup, warmup_of_problem
 from fp8gemm.operands import tma_scales
-from fp8gemm.recording import record_problem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling
 from fp8gemm.tuning.select import Config, ranked_configs
@@ -32,6 +31,8 @@ def kernel_for(problem: Problem, chip: Chip, device_index: int) -> GemmKernel:
     """The loaded kernel of the chosen config or, under the policy ``nearest``, the best of those that are ready."""
     in_force = settings.current()
     if in_force.record is not None:
+        from fp8gemm.recording import record_problem  # here, because a process's first product is to come soon
+
         record_problem(in_force.record, problem)
     key = _best(problem, chip, device_index, in_force.pdl, tables_in_force())
     found = _kernels.get(key)
@@ -54,6 +55,8 @@ def kernel_for(problem: Problem, chip: Chip, device_index: int) -> GemmKernel:
                 )
         except CacheMissError:
             if ready is not None:
+                from fp8gemm import nearest
+
                 nearest.forget()
             raise
         found = _kernels.setdefault(key, kernel)
@@ -139,6 +142,8 @@ def _key(problem: Problem, config: Config, chip: Chip, device_index: int, progra
 
 
 def _nearest_config(problem: Problem, chip: Chip, device_index: int) -> Config | None:
+    from fp8gemm import nearest  # here, because only this policy needs it
+
     return nearest.nearest_config(
         problem,
         chip,

@@ -22,7 +22,6 @@ from fp8gemm.jit.artifact import Artifact, metadata
 from fp8gemm.jit.compiler import compile_program
 from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.job import Job
-from fp8gemm.jit.refused import keep_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.jit.store import Damage, Store
 
@@ -208,6 +207,8 @@ class _Builder:
 
     def _compile(self, job: Job, *, damaged: Sequence[Damage] = (), replace_entry: bool = False) -> Artifact:
         """Compile and publish, whatever is there; the caller holds the kernel's lock."""
+        from fp8gemm.jit.refused import keep_source  # here, because a kernel that is ready needs it not
+
         result = compile_program(
             job.source,
             job.headers,

@@ -5,7 +5,7 @@ kernel that tells shapes and strides and refuses what cannot be, and is for infe
 input that requires one is an error. The ``_out`` forms write to memory of the caller's. Schemas: `SCHEMAS`.
 
 NOTE: `Library.define` and `impl`, because `torch.library.custom_op` cost 10 us a call where these cost 1.4. To register
-them is part of ``import fp8gemm``; what they compute with is imported by their first call.
+them is part of ``import fp8gemm``; what they compute with, and the fake kernels, are imported by their first call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from fp8gemm.ops import grouped
-from fp8gemm.ops.fake import FAKES
 
 SCHEMAS = (
     "gemm(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor? c, Tensor? bias, ScalarType out_dtype, "
@@ -101,6 +100,11 @@ def _inference_only(op: Any) -> Function:
     return kernel
 
 
+def _fake(name: str) -> Function:
+    """The fake kernel of an operator."""
+    return lambda *args, **options: _module("ops.fake").FAKES[name](*args, **options)
+
+
 def _tags() -> tuple[torch.Tag, ...]:
     # Kernels read codes by rows and scales by columns, as the fake kernels say: a compiler must not lay them out anew.
     strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
@@ -109,13 +113,13 @@ def _tags() -> tuple[torch.Tag, ...]:
 
 def _register() -> torch.library.Library:
     library = torch.library.Library("fp8gemm", "DEF")
-    implementations, fakes = {**_IMPLEMENTATIONS, **grouped.IMPLEMENTATIONS}, {**FAKES, **grouped.FAKES}
+    implementations = {**_IMPLEMENTATIONS, **grouped.IMPLEMENTATIONS}
     for schema in (*SCHEMAS, *grouped.SCHEMAS):
         name = library.define(schema, tags=_tags())
         for key in ("CPU", "CUDA"):
             library.impl(name, implementations[name], key)
         library.impl(name, _inference_only(getattr(torch.ops.fp8gemm, name).default), "Autograd", with_keyset=True)
-        torch.library.register_fake(f"fp8gemm::{name}", fakes[name], lib=library)
+        torch.library.register_fake(f"fp8gemm::{name}", _fake(name), lib=library)
     return library
 
 

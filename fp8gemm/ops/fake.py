@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.checks.dtypes import CODES
+from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 from fp8gemm.checks.operands import check_product
 from fp8gemm.checks.quantizers import check_matrix, check_norm, check_quantized, check_residual, check_rows
 from fp8gemm.scales import block_count, mn_major_pitch
@@ -90,6 +91,74 @@ def _quantize_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: flo
     return codes, scales, x.new_empty(x.shape)
 
 
+def _gemm_grouped(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    indices: Tensor | None,
+    offsets: Tensor | None,
+    out_dtype: torch.dtype,
+    expected_m: int | None,
+    batch_invariant: bool | None,
+) -> Tensor:
+    shape = check_grouped(a, scales_a, b, scales_b, indices, offsets, None, out_dtype, expected_m)
+    return a.new_empty(shape, dtype=out_dtype)
+
+
+def _gemm_grouped_out(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    indices: Tensor | None,
+    offsets: Tensor | None,
+    expected_m: int | None,
+    batch_invariant: bool | None,
+    out: Tensor,
+) -> None:
+    check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out.dtype, expected_m)
+
+
+def _gemm_masked(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    counts: Tensor,
+    out_dtype: torch.dtype,
+    expected_m: int | None,
+    batch_invariant: bool | None,
+) -> Tensor:
+    shape = check_masked(a, scales_a, b, scales_b, counts, None, out_dtype, expected_m)
+    return a.new_empty(shape, dtype=out_dtype)
+
+
+def _gemm_masked_out(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    counts: Tensor,
+    expected_m: int | None,
+    batch_invariant: bool | None,
+    out: Tensor,
+) -> None:
+    check_masked(a, scales_a, b, scales_b, counts, out, out.dtype, expected_m)
+
+
+def _gemm_k_grouped(
+    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, offsets: Tensor, c: Tensor | None
+) -> Tensor:
+    return a.new_empty(check_k_grouped(a, scales_a, b, scales_b, offsets, c, None), dtype=torch.float32)
+
+
+def _gemm_k_grouped_out(
+    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, offsets: Tensor, c: Tensor | None, *, out: Tensor
+) -> None:
+    check_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
+
+
 FAKES: dict[str, Callable[..., Any]] = {
     "gemm": _gemm,
     "gemm_out": _gemm_out,
@@ -99,5 +168,11 @@ FAKES: dict[str, Callable[..., Any]] = {
     "quantize_silu_mul": _quantize_silu_mul,
     "quantize_rms_norm": _quantize_rms_norm,
     "quantize_add_rms_norm": _quantize_add_rms_norm,
+    "gemm_grouped": _gemm_grouped,
+    "gemm_grouped_out": _gemm_grouped_out,
+    "gemm_masked": _gemm_masked,
+    "gemm_masked_out": _gemm_masked_out,
+    "gemm_k_grouped": _gemm_k_grouped,
+    "gemm_k_grouped_out": _gemm_k_grouped_out,
 }
 """By the operator's name."""

@@ -1,4 +1,4 @@
-"""The operators of grouped products: schemas, what they compute, and their fake kernels."""
+"""The operators of grouped products: schemas, and what they compute."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch import Tensor
-
-from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 
 SCHEMAS = (
     "gemm_grouped(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor? indices, Tensor? offsets, "
@@ -68,82 +65,3 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     "gemm_k_grouped": _gemm_k_grouped,
     "gemm_k_grouped_out": _gemm_k_grouped_out,
 }
-
-
-def _fake_grouped(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    indices: Tensor | None,
-    offsets: Tensor | None,
-    out_dtype: torch.dtype,
-    expected_m: int | None,
-    batch_invariant: bool | None,
-) -> Tensor:
-    shape = check_grouped(a, scales_a, b, scales_b, indices, offsets, None, out_dtype, expected_m)
-    return a.new_empty(shape, dtype=out_dtype)
-
-
-def _fake_grouped_out(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    indices: Tensor | None,
-    offsets: Tensor | None,
-    expected_m: int | None,
-    batch_invariant: bool | None,
-    out: Tensor,
-) -> None:
-    check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out.dtype, expected_m)
-
-
-def _fake_masked(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    counts: Tensor,
-    out_dtype: torch.dtype,
-    expected_m: int | None,
-    batch_invariant: bool | None,
-) -> Tensor:
-    shape = check_masked(a, scales_a, b, scales_b, counts, None, out_dtype, expected_m)
-    return a.new_empty(shape, dtype=out_dtype)
-
-
-def _fake_masked_out(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    counts: Tensor,
-    expected_m: int | None,
-    batch_invariant: bool | None,
-    out: Tensor,
-) -> None:
-    check_masked(a, scales_a, b, scales_b, counts, out, out.dtype, expected_m)
-
-
-def _fake_k_grouped(
-    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, offsets: Tensor, c: Tensor | None
-) -> Tensor:
-    return a.new_empty(check_k_grouped(a, scales_a, b, scales_b, offsets, c, None), dtype=torch.float32)
-
-
-def _fake_k_grouped_out(
-    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, offsets: Tensor, c: Tensor | None, *, out: Tensor
-) -> None:
-    check_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
-
-
-FAKES: dict[str, Callable[..., Any]] = {
-    "gemm_grouped": _fake_grouped,
-    "gemm_grouped_out": _fake_grouped_out,
-    "gemm_masked": _fake_masked,
-    "gemm_masked_out": _fake_masked_out,
-    "gemm_k_grouped": _fake_k_grouped,
-    "gemm_k_grouped_out": _fake_k_grouped_out,
-}
-"""By the operator's name."""
