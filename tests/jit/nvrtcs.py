@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fp8gemm.jit.compiler import nvrtc_version
 from fp8gemm.jit.request import KernelRequest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +42,16 @@ def libraries() -> list[str]:
     places = [Path(place) for place in os.environ.get(VARIABLE, "").split(":") if place]
     places += sorted(ROOT.glob(".venv/nvrtc-*"))
     return [str(path) for place in places for path in sorted(place.rglob("libnvrtc.so.*"))]
+
+
+def is_older(library: str) -> bool:
+    """Whether this NVRTC is of an earlier version than the one that is found anyway."""
+    if not library:
+        return False
+    asked = "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); major, minor = ctypes.c_int(), ctypes.c_int(); "
+    asked += "library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)); print(major.value, minor.value)"
+    done = subprocess.run([sys.executable, "-c", asked, library], capture_output=True, text=True, check=True)
+    return tuple(map(int, done.stdout.split())) < tuple(map(int, nvrtc_version().split(".")))
 
 
 def compile_with(
