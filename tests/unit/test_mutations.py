@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fp8gemm.errors import CompileError
-from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source
+from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source, nvrtc_version
 from fp8gemm.jit.render import render_source
 from fp8gemm.tuning import config as dense
 from fp8gemm.tuning import swap_ab
@@ -184,6 +184,8 @@ def runs(pool: ThreadPoolExecutor, compiled: Compile) -> dict[str, Future[Outcom
 def test_a_mutant_that_needs_no_gpu_is_caught(mutant: Mutant, runs: dict[str, Future[Outcome]]) -> None:
     if mutant.tests == IN_REGISTERS and not list(disassemblers()):
         pytest.skip("its test reads machine code, and there is no nvdisasm")
+    if mutant.name.endswith("no-fence-before-wgmma") and nvrtc_version() == "12.4":
+        pytest.skip("NVRTC 12.4 does not warn of it, as 12.6 and later do")
     outcome = runs[mutant.name].result()
     assert outcome.how in mutant.caught, str(outcome)
 

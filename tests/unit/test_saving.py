@@ -156,6 +156,7 @@ def test_experts_of_several_layers_that_were_left_are_one_name() -> None:
     assert model.config.quantization_config.modules_to_not_convert == ["model.layers.0.mlp.experts", "lm_head"]
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="transformers reads scales of e8m0 since torch 2.7")
 def test_a_model_of_which_nothing_was_converted_is_not_described(tmp_path: Any) -> None:
     model = models.new_model(models.qwen3())
     convert(model)

@@ -91,6 +91,9 @@ def test_forward_pass_that_records_gradients_says_what_to_do(loaded):
         model(models.tokens())
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.7", reason="torch 2.6 does not trace transformers' own wrapper of a forward pass"
+)
 def test_compiles_without_a_graph_break(loaded):
     *_, model, _, _ = loaded
     ids = models.tokens()
