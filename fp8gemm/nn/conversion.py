@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fp8gemm.errors import InputError
 from fp8gemm.nn.linear import Fp8Linear
 from fp8gemm.nn.saving import HEAD, describe_when_saved
+from fp8gemm.quoting import quoted
 
 MIN_FEATURES = 512
 """Below it a bfloat16 product takes about as long as a launch does, so that FP8 gains nothing; and what is so narrow is
@@ -131,10 +132,10 @@ def convert(
     if isinstance(model, nn.Linear):
         raise InputError("model: expected a module that holds layers, got a linear layer; use Fp8Linear.from_linear")
     if isinstance(skip, str):
-        raise InputError(f"skip: expected a sequence of patterns, got the string {skip!r:.80}")
+        raise InputError(f"skip: expected a sequence of patterns, got the string {quoted(skip)}")
     for pattern in skip:
         if not isinstance(pattern, str):
-            raise InputError(f"skip: expected patterns, which are strings, got {pattern!r:.80} among them")
+            raise InputError(f"skip: expected patterns, which are strings, got {quoted(pattern)} among them")
     module_names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     unmatched = tuple(pattern for pattern in skip if not any(_matches(name, pattern) for name in module_names))
     for pattern in unmatched:
@@ -209,7 +210,7 @@ def _reason_to_leave(held: Sequence[_Place], skip: Sequence[str], head: bool, mi
 
 
 def _unmatched(pattern: str) -> str:
-    return f"skip: {pattern!r:.80} names no module of the model"
+    return f"skip: {quoted(pattern)} names no module of the model"
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -19,6 +19,7 @@ from torch import nn
 from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.linear import Fp8Linear
+from fp8gemm.quoting import quoted
 
 HEAD = "lm_head"
 """What transformers calls the layer from hidden states to logits."""
@@ -111,7 +112,7 @@ def _check_same_format(found: Any, config: Any) -> None:
     for field in ("quant_method", *sorted(now.keys() - {"quant_method", "modules_to_not_convert"})):
         value = before.get(field, now[field])
         if value != now[field]:
-            got = f"layers of {field} {value!r:.80} and of {now[field]!r}"
+            got = f"layers of {field} {quoted(value)} and of {now[field]!r}"
             raise InputError(f"quantization_config: save_pretrained has none for a model with {got}; {_INSTEAD}")
 
 
@@ -129,6 +130,6 @@ def _check_patterns(model: nn.Module, patterns: list[str]) -> None:
         if isinstance(module, Fp8Linear) and not utilities.should_convert_module(name, patterns):
             why = next(pattern for pattern in patterns if not utilities.should_convert_module(name, [pattern]))
             raise InputError(
-                f"{name}: save_pretrained cannot say that it is FP8: the pattern {why!r:.80}, for what is not, names "
+                f"{name}: save_pretrained cannot say that it is FP8: the pattern {quoted(why)}, for what is not, names "
                 f"it too; {_INSTEAD}"
             )
