@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fp8gemm import nn, ops
     from fp8gemm.ahead.warming import Warmup, warmup
-    from fp8gemm.dense import gemm
     from fp8gemm.errors import (
         CacheError,
         CacheMissError,
@@ -25,10 +24,11 @@ if TYPE_CHECKING:
         UnsupportedDeviceError,
         UnsupportedError,
     )
-    from fp8gemm.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
-    from fp8gemm.headers import include_dir
-    from fp8gemm.plans import Plan, plan
-    from fp8gemm.quantize import (
+    from fp8gemm.jit.headers import include_dir
+    from fp8gemm.products.dense import gemm
+    from fp8gemm.products.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
+    from fp8gemm.products.plans import Plan, plan
+    from fp8gemm.products.quantize import (
         quantize_activation,
         quantize_add_rms_norm,
         quantize_rms_norm,
@@ -74,7 +74,7 @@ __all__ = [
 
 _NAMES = {
     "fp8gemm.ahead.warming": ("Warmup", "warmup"),
-    "fp8gemm.dense": ("gemm",),
+    "fp8gemm.products.dense": ("gemm",),
     "fp8gemm.errors": (
         "CacheError",
         "CacheMissError",
@@ -85,10 +85,10 @@ _NAMES = {
         "UnsupportedDeviceError",
         "UnsupportedError",
     ),
-    "fp8gemm.grouped": ("gemm_grouped", "gemm_k_grouped", "gemm_masked"),
-    "fp8gemm.headers": ("include_dir",),
-    "fp8gemm.plans": ("Plan", "plan"),
-    "fp8gemm.quantize": (
+    "fp8gemm.products.grouped": ("gemm_grouped", "gemm_k_grouped", "gemm_masked"),
+    "fp8gemm.jit.headers": ("include_dir",),
+    "fp8gemm.products.plans": ("Plan", "plan"),
+    "fp8gemm.products.quantize": (
         "quantize_activation",
         "quantize_add_rms_norm",
         "quantize_rms_norm",

@@ -2,13 +2,13 @@
 
 import sys
 
-from fp8gemm.interrupts import loading
+from fp8gemm.cli.interrupts import loading
 
 
 def main() -> int:
     """Run the command line; the exit code."""
     with loading():
-        from fp8gemm import cli
+        from fp8gemm.cli import main as cli
     return cli.main()
 
 

@@ -58,7 +58,7 @@ class Settings:
             the tables that the package ships. Each is read once, when a config is first chosen.
         check_groups: grouped products look at the groups in device memory, which waits for the GPU, and refuse wrong
             ones; a debugging aid, impossible while a CUDA graph is captured.
-        record: a file that is added to, see `fp8gemm.recording`; None for none.
+        record: a file that is added to, see `fp8gemm.kernels.recording`; None for none.
     """
 
     cache_dirs: tuple[Path, ...] = ()

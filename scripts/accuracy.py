@@ -30,16 +30,17 @@ import torch  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 from fp8gemm import __version__  # noqa: E402
-from fp8gemm.accuracy import encoder, model, network, plot  # noqa: E402
-from fp8gemm.accuracy.data import DISTRIBUTIONS, Distribution  # noqa: E402
-from fp8gemm.accuracy.figures import Figures, compare, exact_product  # noqa: E402
-from fp8gemm.accuracy.network import Agreement, NetworkShape, measure_network  # noqa: E402
-from fp8gemm.accuracy.products import Operands, Product, available_products  # noqa: E402
-from fp8gemm.accuracy.report import Report, Row, Verdict, header, line  # noqa: E402
-from fp8gemm.benchmark.command import parse_m, parse_nk, parse_positive  # noqa: E402
-from fp8gemm.benchmark.report import Shape  # noqa: E402
-from fp8gemm.demo.target import Target, find_target  # noqa: E402
+from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive  # noqa: E402
 from fp8gemm.errors import InputError, UnsupportedError  # noqa: E402
+from fp8gemm.lab.accuracy import encoder, model, network, plot  # noqa: E402
+from fp8gemm.lab.accuracy.data import DISTRIBUTIONS, Distribution  # noqa: E402
+from fp8gemm.lab.accuracy.figures import Figures, compare, exact_product  # noqa: E402
+from fp8gemm.lab.accuracy.network import Agreement, NetworkShape, measure_network  # noqa: E402
+from fp8gemm.lab.accuracy.products import Operands, Product, available_products  # noqa: E402
+from fp8gemm.lab.accuracy.report import Report, Row, Verdict, header, line  # noqa: E402
+from fp8gemm.lab.bench.report import Shape  # noqa: E402
+from fp8gemm.lab.demo.target import Target, find_target  # noqa: E402
+from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
 from tests.numerics import Gate, check  # noqa: E402
 
 SENTENCES = ROOT / "tests" / "data" / "sentences.txt"
@@ -155,7 +156,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--from: expected --plot with it and no --json")
     if options.plot is not None:
         try:
-            plot.require_matplotlib()
+            require_matplotlib()
         except UnsupportedError as error:
             parser.error(str(error))
     return options

@@ -24,8 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fp8gemm.jit.entry import label_and_key  # noqa: E402
-from fp8gemm.jit.store import Store  # noqa: E402
+from fp8gemm.cache.entry import label_and_key  # noqa: E402
+from fp8gemm.cache.store import Store  # noqa: E402
 
 ASKED = ("--nk", "128x128", "--max-m", "64", "--chip", "h200", "--calls", "layer")
 EXPECTED = {"warmup": (0, 1, 3), "check": (0, 3), "prune": (0, 1), "seal": (0, 1), "verify": (0, 1)}

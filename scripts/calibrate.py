@@ -24,9 +24,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from calibration import fit, judge, report, timings  # noqa: E402
 from result_plots import calibration as picture  # noqa: E402
 
-from fp8gemm.accuracy import plot  # noqa: E402
-from fp8gemm.benchmark.command import parse_positive  # noqa: E402
+from fp8gemm.cli.arguments import parse_positive  # noqa: E402
 from fp8gemm.errors import Fp8GemmError  # noqa: E402
+from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
 from fp8gemm.tuning import model  # noqa: E402
 from fp8gemm.tuning.config import TileConfig  # noqa: E402
 from fp8gemm.tuning.constants import DEFAULT, Constants  # noqa: E402
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--only: expected --fit with it")
     try:
         if options.plot is not None:
-            plot.require_matplotlib()
+            require_matplotlib()
         if options.fit:
             fit.require_scipy()
         sweep = timings.read_sweeps(options.sweeps, named_chip(options.chip), least_m=options.least_m)

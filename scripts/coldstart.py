@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from fp8gemm import settings  # noqa: E402
-from fp8gemm.benchmark.command import EXIT_NO_DEVICE, parse_mnk, parse_positive  # noqa: E402
+from fp8gemm.cli.arguments import parse_mnk, parse_positive  # noqa: E402
+from fp8gemm.cli.bench import EXIT_NO_DEVICE  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
-from fp8gemm.families.catalogue import kernel_request  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
+from fp8gemm.kernels.catalogue import kernel_request  # noqa: E402
 from fp8gemm.tuning.problem import Problem  # noqa: E402
 from fp8gemm.tuning.select import enumerate_configs  # noqa: E402
 
@@ -57,9 +58,9 @@ nvrtc_opened = "cuda.bindings.nvrtc" in sys.modules
 load_ms, read_ms = [], []
 if loads:
     from fp8gemm import settings
-    from fp8gemm.families.catalogue import kernel_request, shared_bytes
+    from fp8gemm.kernels.catalogue import kernel_request, shared_bytes
     from fp8gemm.jit.kernel import is_loaded, load
-    from fp8gemm.jit.store import Store
+    from fp8gemm.cache.store import Store
     from fp8gemm.tuning.problem import Problem
     problem, store = Problem(m, n, k), Store.from_settings(settings.current())
     for config in fp8gemm.enumerate_configs(n, k, m):

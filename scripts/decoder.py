@@ -17,8 +17,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fp8gemm.benchmark.command import EXIT_FAILED, EXIT_NO_DEVICE, parse_m, parse_positive  # noqa: E402
-from fp8gemm.benchmark.decoder import (  # noqa: E402
+from fp8gemm.cli.arguments import parse_m, parse_positive  # noqa: E402
+from fp8gemm.cli.bench import EXIT_FAILED, EXIT_NO_DEVICE  # noqa: E402
+from fp8gemm.errors import UnsupportedError  # noqa: E402
+from fp8gemm.lab.bench.decoder import (  # noqa: E402
     BF16,
     BF16_COMPILED,
     DESCRIPTIONS,
@@ -33,16 +35,15 @@ from fp8gemm.benchmark.decoder import (  # noqa: E402
     Step,
     steps_of,
 )
-from fp8gemm.benchmark.decoder_model import (  # noqa: E402
+from fp8gemm.lab.bench.decoder_model import (  # noqa: E402
     DecoderShape,
     build_decoder,
     converted_copy,
     layer_bytes,
     weight_bytes,
 )
-from fp8gemm.benchmark.graph import Rounds  # noqa: E402
-from fp8gemm.benchmark.sweep import Sweep  # noqa: E402
-from fp8gemm.errors import UnsupportedError  # noqa: E402
+from fp8gemm.lab.bench.graph import Rounds  # noqa: E402
+from fp8gemm.lab.bench.sweep import Sweep  # noqa: E402
 
 GB = 1e9
 

@@ -11,7 +11,7 @@ if __name__ == "__main__":
     _here = Path(__file__).resolve().parent
     # In place of this folder, for the reason given below.
     sys.path[:] = [str(_here.parent), *(path for path in sys.path if path != str(_here))]
-    from fp8gemm.profiling.command import main
+    from fp8gemm.cli.profile import main
 
     sys.exit(main())
 else:

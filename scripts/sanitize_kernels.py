@@ -28,12 +28,12 @@ from sanitize_limits import JUDGED, MISJUDGED, reproduce  # noqa: E402
 from sanitize_quantizers import Quantising, quantisings  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from fp8gemm.benchmark.peers import relative_error  # noqa: E402
-from fp8gemm.families.catalogue import kernel_request, load_kernel  # noqa: E402
 from fp8gemm.jit import job  # noqa: E402
 from fp8gemm.jit.compiler import compile_options  # noqa: E402
 from fp8gemm.jit.request import KernelRequest  # noqa: E402
-from fp8gemm.quantize import quantize_activation, quantize_weight  # noqa: E402
+from fp8gemm.kernels.catalogue import kernel_request, load_kernel  # noqa: E402
+from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
+from fp8gemm.products.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.reference import gemm_reference  # noqa: E402
 from fp8gemm.tuning.config import candidate_configs  # noqa: E402
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind  # noqa: E402

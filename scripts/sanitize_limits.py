@@ -16,8 +16,8 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from fp8gemm.driver.library import bindings, check, get_function, load_library  # noqa: E402
-from fp8gemm.headers import include_dir  # noqa: E402
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source  # noqa: E402
+from fp8gemm.jit.headers import include_dir  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
 
 MISJUDGED, JUDGED = "one-arrives", "every-lane-arrives"

@@ -25,9 +25,9 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fp8gemm.benchmark.command import parse_m, parse_positive  # noqa: E402
-from fp8gemm.benchmark.modes import processor_name  # noqa: E402
+from fp8gemm.cli.arguments import parse_m, parse_positive  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
+from fp8gemm.lab.bench.modes import processor_name  # noqa: E402
 
 MODEL = ROOT / "tests" / "data" / "configs" / "deepseek-v3.json"
 RANKS = ([1], [8], [1, 8])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp8gemm.quantize import quantize_activation, quantize_weight
+from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import BLOCK, block_count, to_mn_major
 from fp8gemm.tuning.problem import Scaling
 from tests.numerics import Data, Report, check

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from fp8gemm.families import grouped
-from fp8gemm.families.catalogue import kernel_request, load_kernel
-from fp8gemm.families.grouped import GroupedKernel
-from fp8gemm.families.quantize import QuantizeKernel
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels import grouped
+from fp8gemm.kernels.catalogue import kernel_request, load_kernel
+from fp8gemm.kernels.grouped import GroupedKernel
+from fp8gemm.kernels.quantize import QuantizeKernel
 from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem

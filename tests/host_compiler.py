@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.headers import include_dir
+from fp8gemm.jit.headers import include_dir
 
 COMPILER = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.accuracy.encoder import find_model_folder
 from fp8gemm.errors import UnsupportedError
+from fp8gemm.lab.accuracy.encoder import find_model_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 SENTENCES = ROOT / "tests" / "data" / "sentences.txt"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fp8gemm import grouped_launch
+from fp8gemm.products import grouped_launch
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip

@@ -17,13 +17,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import dense, dispatch, linear_plan, operands, plans, quantizers, settings
+from fp8gemm import settings
 from fp8gemm.driver.arguments import ArgumentBlock, Arguments, QuantizeParams
-from fp8gemm.families import dense as dense_family
-from fp8gemm.families import kernel as kernel_family
-from fp8gemm.families import quantize as quantize_family
-from fp8gemm.families import swap_ab as swap_ab_family
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels import dense as dense_family
+from fp8gemm.kernels import dispatch
+from fp8gemm.kernels import gemm as kernel_family
+from fp8gemm.kernels import quantize as quantize_family
+from fp8gemm.kernels import swap_ab as swap_ab_family
+from fp8gemm.products import dense, operands, plans, quantizers
+from fp8gemm.products import linear as linear_plan
 from fp8gemm.reference import gemm_reference, quantize_rows
 from fp8gemm.scales import block_count
 from fp8gemm.tuning.hopper import named_chip
@@ -97,8 +100,8 @@ class PlayedGpu:
         patch((plans,), build_many=lambda requests: None)
         patch((dispatch, quantizers), _kernels={})
         patch((quantizers,), hopper_info=lambda index: None)
-        patch((dispatch, linear_plan, quantizers), current_stream=lambda index: self.stream)
-        patch((dispatch, linear_plan, quantizers), on_device=lambda index: nullcontext())
+        patch((dense, linear_plan, quantizers), current_stream=lambda index: self.stream)
+        patch((dense, linear_plan, quantizers), on_device=lambda index: nullcontext())
         patch((linear_plan,), current_device=lambda: self.device, launch_on=self._launch_on)
         families = (kernel_family, quantize_family)
         patch(families, load=self._load, LaunchConfig=SimpleNamespace, BoundLaunch=self._bind)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp8gemm.families.grouped import GroupedOperands
+from fp8gemm.kernels.grouped import GroupedOperands
 from fp8gemm.reference import (
     gemm_grouped_reference,
     gemm_k_grouped_reference,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import reference
-from fp8gemm.families.quantize import (
+from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
     Quantizer,
@@ -24,7 +24,7 @@ from fp8gemm.families.quantize import (
     quantizer_of_norm,
     quantizer_of_rows,
 )
-from fp8gemm.quantizers import INPUTS
+from fp8gemm.products.quantizers import INPUTS
 from fp8gemm.scales import block_count, mn_major_pitch
 from tests.launches import Launch, Output, Prepared
 from tests.prepared import Device

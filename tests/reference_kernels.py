@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fp8gemm import reference
-from fp8gemm.families.grouped import GroupedKernel, GroupedOperands
-from fp8gemm.families.kernel import GemmKernel
-from fp8gemm.families.quantize import QuantizeKernel
-from fp8gemm.quantize import quantize_activation, quantize_silu_mul
+from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
+from fp8gemm.kernels.quantize import QuantizeKernel
+from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, Problem
 from tests.prepared import torch_dtype

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fp8gemm.quantize import quantize_weight
+from fp8gemm.products.quantize import quantize_weight
 from fp8gemm.reference import dequantize_weight
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

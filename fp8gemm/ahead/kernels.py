@@ -11,8 +11,9 @@ from typing import Any
 from fp8gemm import settings
 from fp8gemm.ahead.grouped import grouped_kernels
 from fp8gemm.errors import InputError
-from fp8gemm.families.catalogue import kernel_request
-from fp8gemm.families.quantize import (
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
     InputType,
@@ -23,7 +24,6 @@ from fp8gemm.families.quantize import (
     quantizer_of_norm,
     quantizer_of_rows,
 )
-from fp8gemm.jit.request import KernelRequest
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.epilogue import parse_epilogue
@@ -178,7 +178,7 @@ def all_quantizers(
 
 
 def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRequest]:
-    """A quantiser that `fp8gemm.recording` noted, for every M.
+    """A quantiser that `fp8gemm.kernels.recording` noted, for every M.
 
     Raises:
         InputError: there is none like it.

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 from fp8gemm import settings
 from fp8gemm.ahead.grouped import GroupedVariants
 from fp8gemm.ahead.kernels import CHIPS, Demand, Variants, all_quantizers, chips_named, demand
+from fp8gemm.cache.entry import directory_name
 from fp8gemm.errors import IncompleteWarmupError, InputError
-from fp8gemm.hints import MAX_M
 from fp8gemm.jit.build import Artifact, build, current_store, forget
 from fp8gemm.jit.build import recompile as compile_again
-from fp8gemm.jit.entry import directory_name
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
-from fp8gemm.recording import AnyProblem
+from fp8gemm.kernels.hints import MAX_M
+from fp8gemm.kernels.recording import AnyProblem
 from fp8gemm.tuning.epilogue import parse_output
 
 if TYPE_CHECKING:

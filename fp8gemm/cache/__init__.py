@@ -1,1 +1,1 @@
-"""``fp8gemm cache``: looking after the directories of compiled kernels. It needs no GPU, no compiler and no torch."""
+"""Where cubins live: entries, who may be trusted with them, locks, seals, archives, eviction. It compiles nothing."""

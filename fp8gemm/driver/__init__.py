@@ -1,0 +1,1 @@
+"""Checked access to the CUDA driver: contexts, kernels, tensor maps, launches."""

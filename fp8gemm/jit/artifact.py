@@ -8,9 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
+from fp8gemm.cache.entry import Entry
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.compiler import CompileResult, Resources
-from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.request import ConfigValue, KernelRequest
 
 Source = Literal["memory", "disk", "compiled"]

@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from fp8gemm import settings
+from fp8gemm.cache.entry import Entry
+from fp8gemm.cache.store import Damage, Store
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.artifact import Artifact, metadata
 from fp8gemm.jit.compiler import compile_program
-from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.job import Job
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.jit.store import Damage, Store
 
 __all__ = [
     "Artifact",
@@ -207,7 +207,7 @@ class _Builder:
 
     def _compile(self, job: Job, *, damaged: Sequence[Damage] = (), replace_entry: bool = False) -> Artifact:
         """Compile and publish, whatever is there; the caller holds the kernel's lock."""
-        from fp8gemm.jit.refused import keep_source  # here, because a kernel that is ready needs it not
+        from fp8gemm.cache.refused import keep_source  # here, because a kernel that is ready needs it not
 
         result = compile_program(
             job.source,

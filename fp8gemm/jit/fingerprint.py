@@ -12,10 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fp8gemm.cache.entry import SCHEMA_VERSION
 from fp8gemm.errors import CompileError
-
-SCHEMA_VERSION = 1
-"""Raised whenever the meaning of a cache entry changes; entries of other versions are then never found."""
 
 Headers = tuple[tuple[str, bytes], ...]
 """(include path, content) of each header, sorted by path."""

@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fp8gemm import headers
+from fp8gemm.cache.entry import Entry
 from fp8gemm.frozen import dataclass
+from fp8gemm.jit import headers
 from fp8gemm.jit.artifact import Artifact, Source, artifact_of
 from fp8gemm.jit.compiler import compile_options
-from fp8gemm.jit.entry import Entry
 from fp8gemm.jit.fingerprint import Headers, header_closure, key_of
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from fp8gemm.checks.dtypes import INPUTS, INTEGERS, check_dtype
 from fp8gemm.checks.tensors import check_tensor as check_dense
-from fp8gemm.grouped import gemm_grouped, gemm_masked
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_tensor
 from fp8gemm.nn.moving import moving_only
-from fp8gemm.quantize import quantize_activation, quantize_silu_mul
+from fp8gemm.products.grouped import gemm_grouped, gemm_masked
+from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
 from fp8gemm.routing import permute, unpermute
 from fp8gemm.scales import block_count
 

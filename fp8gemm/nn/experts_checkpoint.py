@@ -13,8 +13,8 @@ from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError
 from fp8gemm.nn.checkpoint import checked_scales, checked_weight
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, NAMES, SCALES, ExpertsShape
-from fp8gemm.quantize import quantize_weight
-from fp8gemm.quantizers import INPUTS
+from fp8gemm.products.quantize import quantize_weight
+from fp8gemm.products.quantizers import INPUTS
 from fp8gemm.scales import BLOCK, block_count
 
 _OF_AN_EXPERT = re.compile(r"(0|[1-9][0-9]*)\.((?:gate|up|down)_proj)\.(weight|weight_scale_inv)")

@@ -11,9 +11,7 @@ from torch.compiler import is_dynamo_compiling
 
 from fp8gemm.checks.dtypes import INPUTS, check_dtype
 from fp8gemm.checks.tensors import check_features, check_no_gradient, check_tensor, check_whole
-from fp8gemm.dense import gemm
 from fp8gemm.errors import InputError
-from fp8gemm.linear_plan import LinearPlan, check_input
 from fp8gemm.nn.checkpoint import (
     BIAS,
     SCALES,
@@ -25,10 +23,12 @@ from fp8gemm.nn.checkpoint import (
     checked_weight,
 )
 from fp8gemm.nn.moving import moving_only
-from fp8gemm.operands import uses_reference
-from fp8gemm.plans import MAX_PLANNED_M
-from fp8gemm.quantize import quantize_weight
-from fp8gemm.recent import goes_to_operator
+from fp8gemm.products.calls import goes_to_operator
+from fp8gemm.products.dense import gemm
+from fp8gemm.products.linear import LinearPlan, check_input
+from fp8gemm.products.operands import uses_reference
+from fp8gemm.products.plans import MAX_PLANNED_M
+from fp8gemm.products.quantize import quantize_weight
 from fp8gemm.scales import block_count
 from fp8gemm.sizes import check_size
 

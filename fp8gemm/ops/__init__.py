@@ -54,7 +54,7 @@ def _gemm(
     static_weights: bool,
 ) -> Any:
     # NOTE: not `gemm`, which sends tensors of some types here.
-    multiply = _module("dense").multiply
+    multiply = _module("products.dense").multiply
     return multiply(a, scales_a, b, scales_b, c, bias, None, out_dtype, batch_invariant, static_weights)
 
 
@@ -70,18 +70,22 @@ def _gemm_out(
     *,
     out: Tensor,
 ) -> None:
-    _module("dense").multiply(a, scales_a, b, scales_b, c, bias, out, out.dtype, batch_invariant, static_weights)
+    _module("products.dense").multiply(
+        a, scales_a, b, scales_b, c, bias, out, out.dtype, batch_invariant, static_weights
+    )
 
 
 _IMPLEMENTATIONS: dict[str, Function] = {
     "gemm": _gemm,
     "gemm_out": _gemm_out,
-    "quantize_activation": lambda x, counts=None: _module("quantize").direct_activation(x, counts),
-    "quantize_activation_out": lambda x, codes, scales: _module("quantize").direct_activation_out(x, codes, scales),
-    "quantize_weight": lambda w: _module("quantize").direct_weight(w),
-    "quantize_silu_mul": lambda x, counts=None: _module("quantize").direct_silu_mul(x, counts),
-    "quantize_rms_norm": lambda x, weight, eps: _module("quantize").direct_rms_norm(x, weight, eps),
-    "quantize_add_rms_norm": lambda x, residual, weight, eps: _module("quantize").direct_add_rms_norm(
+    "quantize_activation": lambda x, counts=None: _module("products.quantize").direct_activation(x, counts),
+    "quantize_activation_out": lambda x, codes, scales: _module("products.quantize").direct_activation_out(
+        x, codes, scales
+    ),
+    "quantize_weight": lambda w: _module("products.quantize").direct_weight(w),
+    "quantize_silu_mul": lambda x, counts=None: _module("products.quantize").direct_silu_mul(x, counts),
+    "quantize_rms_norm": lambda x, weight, eps: _module("products.quantize").direct_rms_norm(x, weight, eps),
+    "quantize_add_rms_norm": lambda x, residual, weight, eps: _module("products.quantize").direct_add_rms_norm(
         x, residual, weight, eps
     ),
 }

@@ -26,7 +26,7 @@ SCHEMAS = (
 
 @cache
 def _grouped() -> Any:
-    return import_module("fp8gemm.grouped_products")
+    return import_module("fp8gemm.products.grouped_products")
 
 
 def _gemm_grouped(*args: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Which tile config: problems, legality, cost, tables, choice. It needs neither torch nor CUDA."""

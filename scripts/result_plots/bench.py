@@ -8,8 +8,8 @@ from typing import Any
 
 from result_tables.speed import OURS, PEERS
 
-from fp8gemm.accuracy.plot import load_pyplot
-from fp8gemm.benchmark.timing import geometric_mean
+from fp8gemm.lab.bench.timing import geometric_mean
+from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 
 BASELINE = "tensorwise"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.accuracy.plot import load_pyplot
+from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.accuracy.plot import load_pyplot
+from fp8gemm.lab.pyplot import load_pyplot
 
 
 def fingerprint(result: Mapping[str, Any]) -> str:

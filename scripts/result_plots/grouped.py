@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.accuracy.plot import load_pyplot
-from fp8gemm.benchmark.grouped_cases import CONTIGUOUS, DECODE, LAYER, MASKED
-from fp8gemm.benchmark.grouped_layer import IN_BF16, OURS
-from fp8gemm.benchmark.grouped_peers import BF16, DEEP_GEMM
-from fp8gemm.benchmark.grouped_products import DENSE, FLOOR, IN_MASK, OFFSETS
+from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, LAYER, MASKED
+from fp8gemm.lab.bench.grouped_layer import IN_BF16, OURS
+from fp8gemm.lab.bench.grouped_peers import BF16, DEEP_GEMM
+from fp8gemm.lab.bench.grouped_products import DENSE, FLOOR, IN_MASK, OFFSETS
+from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 
 FEW_ROWS = 64

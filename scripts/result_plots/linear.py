@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.accuracy.plot import load_pyplot
-from fp8gemm.benchmark.decoder import PAIRS, PREFILL
-from fp8gemm.benchmark.linear import BF16, OURS
-from fp8gemm.benchmark.timing import geometric_mean
+from fp8gemm.lab.bench.decoder import PAIRS, PREFILL
+from fp8gemm.lab.bench.linear import BF16, OURS
+from fp8gemm.lab.bench.timing import geometric_mean
+from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 
 _Row = Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from result_tables.model import KINDS, kind_of
 
-from fp8gemm.accuracy.plot import load_pyplot
+from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 
 _MARKERS = "osD^v*"

@@ -8,8 +8,8 @@ from typing import Any
 
 from result_tables.small_m import NAMES
 
-from fp8gemm.accuracy.plot import load_pyplot
-from fp8gemm.benchmark.peers import OURS, OURS_PDL
+from fp8gemm.lab.bench.peers import OURS, OURS_PDL
+from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 
 COLUMNS = 4

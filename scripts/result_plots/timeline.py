@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fp8gemm.profiling.gantt import figure_of
-from fp8gemm.profiling.timeline import Timeline
+from fp8gemm.lab.profiling.gantt import figure_of
+from fp8gemm.lab.profiling.timeline import Timeline
 from result_plots import canvas
 
 

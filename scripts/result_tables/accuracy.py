@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8gemm.accuracy.products import LABELS, OURS
+from fp8gemm.lab.accuracy.products import LABELS, OURS
 from result_tables.markdown import MISSING, Result, small, source, table
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from calibration.figures import in_order, m_class, regret_figures
 from calibration.report import off_by, percent
 
-from fp8gemm.benchmark.timing import geometric_mean
+from fp8gemm.lab.bench.timing import geometric_mean
 from result_tables.markdown import MISSING, Result, source, table, whole
 
 BASELINE = "tensorwise"

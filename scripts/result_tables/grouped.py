@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fp8gemm.benchmark.grouped_cases import CONTIGUOUS, DECODE, K_GROUPED, LAYER, MASKED, MOST_ROWS_OF_DECODE, SPREAD
-from fp8gemm.benchmark.grouped_layer import IN_BF16, OURS
-from fp8gemm.benchmark.grouped_peers import BF16, DEEP_GEMM
-from fp8gemm.benchmark.grouped_products import ACCUMULATE, BY_COLUMNS, DENSE, FLOOR, IN_MASK, INDICES, OFFSETS
+from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, K_GROUPED, LAYER, MASKED, MOST_ROWS_OF_DECODE, SPREAD
+from fp8gemm.lab.bench.grouped_layer import IN_BF16, OURS
+from fp8gemm.lab.bench.grouped_peers import BF16, DEEP_GEMM
+from fp8gemm.lab.bench.grouped_products import ACCUMULATE, BY_COLUMNS, DENSE, FLOOR, IN_MASK, INDICES, OFFSETS
 from result_tables.linear import verdicts
 from result_tables.markdown import MISSING, Result, table
 from result_tables.speed import bench_source

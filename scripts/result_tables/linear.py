@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fp8gemm.benchmark import decoder as decoders
-from fp8gemm.benchmark import host as hosts
-from fp8gemm.benchmark.linear import BF16, OURS
-from fp8gemm.benchmark.quantize import FEW, MANY
+from fp8gemm.lab.bench import decoder as decoders
+from fp8gemm.lab.bench import host as hosts
+from fp8gemm.lab.bench.linear import BF16, OURS
+from fp8gemm.lab.bench.quantize import FEW, MANY
 from result_tables.markdown import MISSING, Result, source, table
 from result_tables.speed import bench_source, sentence, spread
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fp8gemm.benchmark.peers import FLOORS, OURS, OURS_PDL
+from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL
 from result_tables.markdown import MISSING, Result, table
 from result_tables.speed import PEERS, bench_source, spread
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fp8gemm.benchmark.timing import geometric_mean
+from fp8gemm.lab.bench.timing import geometric_mean
 from result_tables.markdown import MISSING, Result, source, table
 
 PEERS = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fp8gemm import cli
-from fp8gemm.benchmark import host
+from fp8gemm.cli import main as cli
+from fp8gemm.lab.bench import host
 from tests.scripts import load_script
 
 

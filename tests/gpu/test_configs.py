@@ -12,8 +12,8 @@ import torch
 import fp8gemm
 from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
-from fp8gemm.families.dense import kernel_request
 from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.dense import kernel_request
 from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import cli, settings
-from fp8gemm.demo.measure import measure_layer
-from fp8gemm.demo.target import find_target
+from fp8gemm import settings
+from fp8gemm.cli import main as cli
 from fp8gemm.driver.device import hopper_info
 from fp8gemm.jit.kernel import is_loaded
+from fp8gemm.lab.demo.measure import measure_layer
+from fp8gemm.lab.demo.target import find_target
 
 # A column count that TMA cannot store among them.
 SHAPES = ["--m", "1,333", "--nk", "2112x7168,100x144"]
@@ -73,7 +74,7 @@ def test_the_reference_setting_rules_here_too(device, monkeypatch, capsys) -> No
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a kernel was launched")
 
-    monkeypatch.setattr("fp8gemm.families.kernel.BoundLaunch", refuse)
+    monkeypatch.setattr("fp8gemm.kernels.gemm.BoundLaunch", refuse)
     with settings.scope(backend="reference"):
         code, found = run_json(capsys, "--m", "333", "--nk", "2112x7168")
     (row,) = found["rows"]

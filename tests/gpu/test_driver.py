@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
+from fp8gemm.cache.notices import CacheWarning
 from fp8gemm.driver import library
 from fp8gemm.driver.device import DeviceStatus, diagnose, hopper_info
 from fp8gemm.driver.launch import is_capturing, launch, max_active_clusters
@@ -21,7 +22,6 @@ from fp8gemm.driver.tensor_map import replace_address
 from fp8gemm.errors import CacheMissError, DriverError
 from fp8gemm.jit import build, kernel
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program, compile_source
-from fp8gemm.jit.notices import CacheWarning
 from tests.driver_probe import (
     DYNAMIC_SHARED,
     Probe,

@@ -19,12 +19,12 @@ import torch
 
 import fp8gemm
 from fp8gemm import settings
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from fp8gemm.errors import DriverError, UnsupportedDeviceError
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit import kernel
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program, compile_source
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
 from fp8gemm.nn import Fp8Linear
 from tests import cases
 from tests.driver_probe import Probe, make_probe

@@ -1,4 +1,4 @@
-"""A real network in FP8 on the GPU: the gates of `fp8gemm.accuracy.embeddings`, the reference backend's among them."""
+"""A network in FP8 on a GPU: the gates of `fp8gemm.lab.accuracy.embeddings`, the reference backend's among them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fp8gemm import settings
-from fp8gemm.accuracy import encoder
-from fp8gemm.accuracy.embeddings import compare_embeddings
-from fp8gemm.accuracy.model import CPU, FORMS, ModelReport, measure_model
+from fp8gemm.lab.accuracy import encoder
+from fp8gemm.lab.accuracy.embeddings import compare_embeddings
+from fp8gemm.lab.accuracy.model import CPU, FORMS, ModelReport, measure_model
 from tests.minilm import SENTENCES, model_folder
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fp8gemm.profiling.trace import TILE, Recording, Span, summarise
-from fp8gemm.profiling.traced import TracedKernel
+from fp8gemm.lab.profiling.trace import TILE, Recording, Span, summarise
+from fp8gemm.lab.profiling.traced import TracedKernel
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from tests import cases

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.benchmark.peers import relative_error
-from fp8gemm.dispatch import current_stream
-from fp8gemm.families.quantize import ROWS_OF_WARP, QuantizeSource
-from fp8gemm.quantize import quantize_activation, quantize_weight
-from fp8gemm.quantizers import kernel_of, rows_quantizer
+from fp8gemm.kernels.dispatch import current_stream
+from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource
+from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.products.quantize import quantize_activation, quantize_weight
+from fp8gemm.products.quantizers import kernel_of, rows_quantizer
 from fp8gemm.reference import dequantize_activation, dequantize_weight, quantize_blocks, quantize_rows
 from fp8gemm.scales import block_count, empty_mn_major, to_mn_major
 from tests.numerics import check

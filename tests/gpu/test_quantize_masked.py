@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.dispatch import current_stream
-from fp8gemm.families.quantize import ROWS_OF_WARP, QuantizeSource
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.quantize import quantize_activation, quantize_silu_mul
-from fp8gemm.quantizers import INPUTS, kernel_of, masked_quantizer, rows_quantizer
+from fp8gemm.kernels.dispatch import current_stream
+from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource
+from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
+from fp8gemm.products.quantizers import INPUTS, kernel_of, masked_quantizer, rows_quantizer
 from fp8gemm.scales import block_count, mn_major_pitch
 from tests.calls import same_bits
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import quantize
-from fp8gemm.dispatch import current_stream
-from fp8gemm.families.quantize import (
+from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.dispatch import current_stream
+from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
     Quantizer,
@@ -22,8 +22,8 @@ from fp8gemm.families.quantize import (
     quantizer_of_blocks,
     quantizer_of_norm,
 )
-from fp8gemm.jit.parallel import build_many
-from fp8gemm.quantizers import INPUTS, kernel_of, rows_quantizer
+from fp8gemm.products import quantize
+from fp8gemm.products.quantizers import INPUTS, kernel_of, rows_quantizer
 from fp8gemm.scales import block_count, mn_major_pitch
 from tests.calls import same_bits
 

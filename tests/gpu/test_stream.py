@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.benchmark.graph import GraphTimer
-from fp8gemm.benchmark.peers import Call
-from fp8gemm.benchmark.timing import Schedule
 from fp8gemm.errors import InputError
-from fp8gemm.families.stream import StreamConfig, StreamKernel
+from fp8gemm.kernels.stream import StreamConfig, StreamKernel
+from fp8gemm.lab.bench.graph import GraphTimer
+from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.timing import Schedule
 
 MOST_BYTES_PER_US = 5.5e6
 """Above what any Hopper GPU's memory delivers: a kernel that seems faster has not read it all."""

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from fp8gemm.families.catalogue import kernel_request, load_kernel
 from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.catalogue import kernel_request, load_kernel
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config

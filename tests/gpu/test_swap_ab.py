@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests import cases

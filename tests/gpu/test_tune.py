@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import fp8gemm
-from fp8gemm import cli, settings
-from fp8gemm.dispatch import device_chip
-from fp8gemm.tune import report
+from fp8gemm import settings
+from fp8gemm.cli import main as cli
+from fp8gemm.kernels.dispatch import device_chip
+from fp8gemm.lab.tune import report
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import eligible_configs
 from fp8gemm.tuning.table import NO_TABLES, forget_tables, read_table, tile_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp8gemm.jit.archive import export_kernels
-from fp8gemm.jit.entry import Entry, directory_name
-from fp8gemm.jit.inventory import Inventory, take_inventory
-from fp8gemm.jit.store import Layer, Store
+from fp8gemm.cache.archive import export_kernels
+from fp8gemm.cache.entry import Entry, directory_name
+from fp8gemm.cache.inventory import Inventory, take_inventory
+from fp8gemm.cache.store import Layer, Store
 
 METADATA = {
     "arch": "sm_90a",

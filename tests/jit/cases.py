@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from fp8gemm.cache.entry import Entry
+from fp8gemm.cache.notices import CacheEvent, CacheWarning
 from fp8gemm.jit.artifact import Artifact
-from fp8gemm.jit.entry import Entry
-from fp8gemm.jit.notices import CacheEvent, CacheWarning
 from fp8gemm.jit.request import KernelRequest
 
 T = TypeVar("T")

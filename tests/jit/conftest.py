@@ -15,14 +15,14 @@ import pytest
 
 from fp8gemm import settings
 from fp8gemm.ahead.kernels import Demand
+from fp8gemm.cache import files
+from fp8gemm.cache.store import Store
 from fp8gemm.jit import build as build_module
-from fp8gemm.jit import files
 from fp8gemm.jit.build import Artifact, build
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_program, compile_source
 from fp8gemm.jit.fingerprint import Headers
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.jit.store import Store
 from tests.jit.cases import ENTRY, NAME, TEXT, Quick
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def tiny(
     include: Path, monkeypatch: pytest.MonkeyPatch, request_for: Callable[[int], KernelRequest]
 ) -> Callable[[int], Demand]:
     """What a warmup is asked for: so many kernels of Tiny in place of GEMMs."""
-    monkeypatch.setattr("fp8gemm.headers.include_dir", lambda: include)
+    monkeypatch.setattr("fp8gemm.jit.headers.include_dir", lambda: include)
     return lambda count: Demand({"h200": tuple(request_for(value) for value in range(1, count + 1))})
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from fp8gemm.cache import archive
+from fp8gemm.cache.archive import export_kernels, import_kernels
+from fp8gemm.cache.entry import CUBIN, SIZE_LIMITS
+from fp8gemm.cache.manifest import MANIFEST
+from fp8gemm.cache.seal import seal_layer
+from fp8gemm.cache.store import LOCKS, Layer
 from fp8gemm.errors import CacheError
-from fp8gemm.jit import archive
-from fp8gemm.jit.archive import export_kernels, import_kernels
-from fp8gemm.jit.entry import CUBIN, SIZE_LIMITS
-from fp8gemm.jit.manifest import MANIFEST
-from fp8gemm.jit.seal import seal_layer
-from fp8gemm.jit.store import LOCKS, Layer
 from tests.jit.caches import export, fill, finds, look, name_of
 from tests.jit.cases import snapshot
 from tests.jit.children import start

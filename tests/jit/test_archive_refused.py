@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from fp8gemm.cache import archive
+from fp8gemm.cache.archive import import_kernels
+from fp8gemm.cache.entry import CUBIN, SCHEMA_VERSION, SIDECAR, SIZE_LIMITS, encode_document, pack
+from fp8gemm.cache.manifest import MANIFEST, Manifest
+from fp8gemm.cache.store import Layer
 from fp8gemm.errors import CacheError
-from fp8gemm.jit import archive
-from fp8gemm.jit.archive import import_kernels
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SIZE_LIMITS, encode_document, pack
-from fp8gemm.jit.fingerprint import SCHEMA_VERSION
-from fp8gemm.jit.manifest import MANIFEST, Manifest
-from fp8gemm.jit.store import Layer
 from tests.attacked import attacked
 from tests.jit.caches import export, fill, kernel, name_of
 

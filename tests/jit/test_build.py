@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
+from fp8gemm.cache.entry import CUBIN, SCHEMA_VERSION, SIDECAR, SOURCE, directory_name
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.build import build, is_ready
 from fp8gemm.jit.compiler import compile_options
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE, directory_name
-from fp8gemm.jit.fingerprint import SCHEMA_VERSION
 from tests.jit.cases import Forget, Python, RequestFor
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
+from fp8gemm.cache.entry import CUBIN, SIDECAR
+from fp8gemm.cache.notices import CacheEvent, CacheWarning
 from fp8gemm.errors import CacheMissError, CompileError
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit.build import build, quarantine, rebuild
 from fp8gemm.jit.compiler import CompileResult, compile_program
-from fp8gemm.jit.entry import CUBIN, SIDECAR
-from fp8gemm.jit.notices import CacheEvent, CacheWarning
 from tests.jit.cases import Forget, RequestFor
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from fp8gemm import settings
-from fp8gemm.jit import files, trust
+from fp8gemm.cache import files, trust
+from fp8gemm.cache.entry import CUBIN
+from fp8gemm.cache.notices import CacheEvent
 from fp8gemm.jit.build import build
-from fp8gemm.jit.entry import CUBIN
-from fp8gemm.jit.notices import CacheEvent
 from tests.jit import children
 from tests.jit.cases import Quick, RequestFor, seal, snapshot, told
 

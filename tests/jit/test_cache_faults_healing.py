@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from fp8gemm import settings
+from fp8gemm.cache.entry import CUBIN, SIDECAR, SOURCE
+from fp8gemm.cache.notices import CacheEvent
 from fp8gemm.errors import CacheMissError, CompileError
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit import compiler, kernel
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import compile_options
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE
-from fp8gemm.jit.notices import CacheEvent
 from fp8gemm.jit.render import render_source
 from tests.jit import children
 from tests.jit.cases import Forget, Quick, RequestFor, snapshot, told, warned
@@ -219,7 +219,7 @@ def test_fault_25_a_cold_key_that_may_not_be_compiled_is_an_error_at_once(
 def test_fault_25_an_error_does_not_wait_for_who_compiles_the_same_kernel(
     quick: Quick, cache: Path, include: Path, request_for: RequestFor
 ) -> None:
-    from fp8gemm.jit.store import Store
+    from fp8gemm.cache.store import Store
 
     key = quick().key
     (entry,) = cache.glob("tiny-7.*")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
+from fp8gemm.cache.entry import CUBIN, SIDECAR, SOURCE
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from fp8gemm.jit.build import Artifact, build
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
 from tests.jit import children
 from tests.jit.cases import Forget, Quick, RequestFor, seal, snapshot, told, warned
 

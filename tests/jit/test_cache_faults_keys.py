@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
-from fp8gemm.families.catalogue import kernel_request
-from fp8gemm.families.quantize import (
-    InputType,
-    QuantizeSource,
-    quantizer_of_blocks,
-    quantizer_of_norm,
-    quantizer_of_rows,
-)
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import CompileResult, compile_options
 from fp8gemm.jit.fingerprint import header_closure, key_of
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import ConfigValue, KernelRequest
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.quantize import (
+    InputType,
+    QuantizeSource,
+    quantizer_of_blocks,
+    quantizer_of_norm,
+    quantizer_of_rows,
+)
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import select
 from tests.jit.cases import Forget, RequestFor, told

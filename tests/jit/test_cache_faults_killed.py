@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
+from fp8gemm.cache.entry import CUBIN, SIDECAR, SOURCE
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from tests.jit import children
 from tests.jit.cases import ENTRY, KEY, LABEL, NAME, TEXT, Quick, told
 

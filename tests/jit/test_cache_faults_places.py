@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
+from fp8gemm.cache.entry import CUBIN
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from fp8gemm.errors import InputError
 from fp8gemm.jit.build import build
-from fp8gemm.jit.entry import CUBIN
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
 from tests.jit import children
 from tests.jit.cases import Forget, Quick, RequestFor, snapshot, told, warned
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from fp8gemm.cache import files
+from fp8gemm.cache.entry import CUBIN
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from fp8gemm.jit import build as build_module
-from fp8gemm.jit import files
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import CompileResult
-from fp8gemm.jit.entry import CUBIN
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
 from tests.jit import children
 from tests.jit.cases import ENTRY, KEY, LABEL, NAME, TEXT, Python, Quick, RequestFor, told, warned
 

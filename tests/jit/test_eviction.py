@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from fp8gemm.cache import eviction
+from fp8gemm.cache.access import State
+from fp8gemm.cache.entry import CUBIN
+from fp8gemm.cache.eviction import expendable, removable, remove, remove_locks
+from fp8gemm.cache.inventory import Inventory, Kernel, Leftover
+from fp8gemm.cache.manifest import MANIFEST
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.seal import seal_layer
+from fp8gemm.cache.store import LOCKS, Layer, Store
 from fp8gemm.errors import CacheError
-from fp8gemm.jit import eviction
-from fp8gemm.jit.access import State
-from fp8gemm.jit.entry import CUBIN
-from fp8gemm.jit.eviction import expendable, removable, remove, remove_locks
-from fp8gemm.jit.inventory import Inventory, Kernel, Leftover
-from fp8gemm.jit.manifest import MANIFEST
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.seal import seal_layer
-from fp8gemm.jit.store import LOCKS, Layer, Store
 from tests.jit.caches import fill, finds, kernel, look, name_of
 from tests.jit.cases import snapshot, warned
 from tests.jit.children import OTHER_USER, as_root, become, run, start

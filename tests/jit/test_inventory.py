@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from fp8gemm.cache import files
+from fp8gemm.cache.access import State
+from fp8gemm.cache.entry import CUBIN, SIDECAR, SIZE_LIMITS, SOURCE, Entry
+from fp8gemm.cache.inventory import take_inventory
+from fp8gemm.cache.store import Layer, Store
 from fp8gemm.errors import CacheError
-from fp8gemm.jit import files
-from fp8gemm.jit.access import State
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SIZE_LIMITS, SOURCE, Entry
-from fp8gemm.jit.inventory import take_inventory
-from fp8gemm.jit.store import Layer, Store
 from tests.jit.caches import fill, kernel, look, name_of
 from tests.jit.cases import snapshot
 from tests.jit.children import OTHER_USER, as_root, become, mount_read_only, own_mounts, require_mounts, run

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from fp8gemm.errors import CompileError
-from fp8gemm.families.dense import kernel_request
-from fp8gemm.headers import include_dir
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.compiler import compile_options, compile_source
+from fp8gemm.jit.headers import include_dir
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels.dense import kernel_request
 from fp8gemm.tuning.config import TileConfig, candidate_configs, violations
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind

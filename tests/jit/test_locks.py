@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.jit.eviction import remove, remove_locks
-from fp8gemm.jit.files import LOCK_SUFFIX
-from fp8gemm.jit.inventory import is_lock_file, take_inventory
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import LOCKS, Layer, Store
+from fp8gemm.cache.eviction import remove, remove_locks
+from fp8gemm.cache.files import LOCK_SUFFIX
+from fp8gemm.cache.inventory import is_lock_file, take_inventory
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import LOCKS, Layer, Store
 from tests.jit.cases import ENTRY, KEY, LABEL, NAME, OTHER_KEY, TEXT, snapshot, warned
 
 

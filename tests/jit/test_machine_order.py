@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm import headers
-from fp8gemm.families import grouped
-from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.jit import headers
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels import grouped
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.grouped import ranked_grouped

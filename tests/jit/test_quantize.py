@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
-from fp8gemm.families.quantize import (
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
     InputType,
@@ -21,8 +23,6 @@ from fp8gemm.families.quantize import (
     quantizer_of_norm,
     quantizer_of_rows,
 )
-from fp8gemm.jit.artifact import Artifact
-from fp8gemm.jit.parallel import build_many
 from tests.jit.sass import Instructions, find, instructions_of
 
 REGISTERS_OF_SM, THREADS_OF_SM, CTAS_OF_SM, REGISTER_STEP = 65536, 2048, 32, 8

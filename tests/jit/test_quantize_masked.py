@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
-from fp8gemm.families.quantize import (
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.quantize import (
     MASKED_CTAS_OF_SM,
     InputType,
     QuantizeSource,
     quantizer_of_masked,
 )
-from fp8gemm.jit.artifact import Artifact
-from fp8gemm.jit.parallel import build_many
 from tests.jit.sass import Instructions, find, instructions_of
 from tests.jit.test_quantize import LANE_VALUES, SIZES, VALUES_OF_PAIR, VECTOR_BYTES, Case
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from fp8gemm import settings
+from fp8gemm.cache import files
+from fp8gemm.cache.archive import import_kernels
+from fp8gemm.cache.eviction import expendable, removable, remove, remove_locks
+from fp8gemm.cache.inventory import take_inventory
+from fp8gemm.cache.refused import MOST_KEPT, REFUSED
+from fp8gemm.cache.seal import find_problems, seal_layer
+from fp8gemm.cache.store import Layer
 from fp8gemm.errors import CompileError
 from fp8gemm.jit import build as build_module
-from fp8gemm.jit import files
-from fp8gemm.jit.archive import import_kernels
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import CompileResult, compile_program
-from fp8gemm.jit.eviction import expendable, removable, remove, remove_locks
-from fp8gemm.jit.inventory import take_inventory
-from fp8gemm.jit.refused import MOST_KEPT, REFUSED
 from fp8gemm.jit.render import render_source
-from fp8gemm.jit.seal import find_problems, seal_layer
-from fp8gemm.jit.store import Layer
 from tests.jit.caches import export, fill, finds, look, name_of
 from tests.jit.cases import RequestFor
 from tests.jit.children import OTHER_USER, as_root

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from fp8gemm.cache import seal
+from fp8gemm.cache.access import State
+from fp8gemm.cache.entry import CUBIN, SIDECAR, SIZE_LIMITS
+from fp8gemm.cache.manifest import MANIFEST, decode_manifest
+from fp8gemm.cache.seal import find_problems, seal_layer
+from fp8gemm.cache.store import LOCKS, Layer, Store
 from fp8gemm.errors import CacheError
-from fp8gemm.jit import seal
-from fp8gemm.jit.access import State
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SIZE_LIMITS
-from fp8gemm.jit.manifest import MANIFEST, decode_manifest
-from fp8gemm.jit.seal import find_problems, seal_layer
-from fp8gemm.jit.store import LOCKS, Layer, Store
 from tests.jit.caches import fill, finds, kernel, look, name_of
 from tests.jit.cases import snapshot
 from tests.jit.children import (
@@ -124,7 +124,7 @@ def test_leftovers_and_locks_are_removed(layer: Layer) -> None:
 
 
 def test_a_directory_that_somebody_writes_to_is_not_sealed(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fp8gemm.jit.eviction.LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("fp8gemm.cache.eviction.LOCK_TIMEOUT_S", 0.05)
     entry = kernel(9)
     with (
         Store([layer.path]).lock(entry.label, entry.key),

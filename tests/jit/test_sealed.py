@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fp8gemm.cache import files
+from fp8gemm.cache.entry import CUBIN, SOURCE, Entry, encode_document
+from fp8gemm.cache.manifest import MANIFEST
+from fp8gemm.cache.seal import find_problems, seal_layer
+from fp8gemm.cache.store import Layer, Store
 from fp8gemm.errors import CacheError
-from fp8gemm.jit import files
-from fp8gemm.jit.entry import CUBIN, SOURCE, Entry, encode_document
-from fp8gemm.jit.manifest import MANIFEST
-from fp8gemm.jit.seal import find_problems, seal_layer
-from fp8gemm.jit.store import Layer, Store
 from tests.jit.caches import METADATA, fill, kernel, look, name_of
 from tests.jit.cases import snapshot
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE, Entry
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
+from fp8gemm.cache.entry import CUBIN, SIDECAR, SOURCE, Entry
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from tests.jit.cases import ENTRY, KEY, LABEL, NAME, OTHER_KEY, TEXT, seal, snapshot, warned
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.jit import files
-from fp8gemm.jit.entry import CUBIN, Entry
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
+from fp8gemm.cache import files
+from fp8gemm.cache.entry import CUBIN, Entry
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from tests.jit.cases import ENTRY, KEY, LABEL, NAME, OTHER_KEY, TEXT, warned
 from tests.jit.children import die_before_call
 

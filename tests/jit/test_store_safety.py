@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.jit.entry import CUBIN, SIDECAR, SOURCE, Entry
-from fp8gemm.jit.notices import CacheEvent
-from fp8gemm.jit.store import Store
+from fp8gemm.cache.entry import CUBIN, SIDECAR, SOURCE, Entry
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cache.store import Store
 from tests.jit.cases import ENTRY, KEY, LABEL, NAME, OTHER_KEY, TEXT, seal, snapshot, warned
 
 
@@ -64,7 +64,7 @@ def test_a_layer_sealed_by_root_serves_another_user(place: Path) -> None:
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from fp8gemm.jit.store import Store
+from fp8gemm.cache.store import Store
 os.setgid(12345)
 os.setuid(12345)
 print(Store([Path(sys.argv[2])]).find(*sys.argv[3:]).entry is not None)

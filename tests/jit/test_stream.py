@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fp8gemm.errors import CompileError, InputError
-from fp8gemm.families.stream import StreamConfig, kernel_request
 from fp8gemm.jit.build import build
 from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.stream import StreamConfig, kernel_request
 
 SHARED_BYTES_OF_SM, RESERVED_BYTES_OF_CTA = 228 * 1024, 1024
 SHAPES = [(2112, 7168), (576, 7168), (32768, 512), (7168, 16384), (1, 16)]

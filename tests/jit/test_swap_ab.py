@@ -10,10 +10,10 @@ import pytest
 
 from fp8gemm import settings
 from fp8gemm.errors import CompileError
-from fp8gemm.families.catalogue import kernel_request
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.build import build
 from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig, resident_ctas, swap_ab_candidates
 from tests.jit.sass import Instructions, find, instructions_of

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.families.dense import kernel_request
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.profiling.trace import ACTIVITIES, BUFFER_BYTES, TRACKS
-from fp8gemm.profiling.traced import traced_request
+from fp8gemm.kernels.dense import kernel_request
+from fp8gemm.lab.profiling.trace import ACTIVITIES, BUFFER_BYTES, TRACKS
+from fp8gemm.lab.profiling.traced import traced_request
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from tests.jit.sass import disassemble, disassemblers

@@ -18,9 +18,9 @@ import pytest
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.ahead import command as ahead_command
 from fp8gemm.ahead import warming
 from fp8gemm.ahead.kernels import Demand
+from fp8gemm.cli import warmup as ahead_command
 from fp8gemm.errors import CacheError, CompileError, InputError
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit.build import build
@@ -177,13 +177,13 @@ GROUP = """
     from fp8gemm.errors import CompileError
     from fp8gemm.jit import store
     from fp8gemm.jit.request import KernelRequest
-    import fp8gemm.headers
+    import fp8gemm.jit.headers
 
     def no_space(*_, **__):
         raise OSError(28, "No space left on device")
 
     rank, where, include = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    fp8gemm.headers.include_dir = lambda: include
+    fp8gemm.jit.headers.include_dir = lambda: include
     dist.init_process_group("gloo", init_method=f"file://{where}", rank=rank, world_size=4)
 
     def request(value):

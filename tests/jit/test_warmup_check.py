@@ -11,14 +11,16 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fp8gemm import cli, settings
-from fp8gemm.ahead import command, warming
+from fp8gemm import settings
+from fp8gemm.ahead import warming
 from fp8gemm.ahead.kernels import Demand
+from fp8gemm.cache.entry import CUBIN
+from fp8gemm.cache.seal import seal_layer
+from fp8gemm.cache.store import Layer
+from fp8gemm.cli import main as cli
+from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheError
 from fp8gemm.jit import build as build_module
-from fp8gemm.jit.entry import CUBIN
-from fp8gemm.jit.seal import seal_layer
-from fp8gemm.jit.store import Layer
 from tests.jit import children
 from tests.jit.cases import snapshot
 from tests.jit.test_cache_faults_disk import watched

@@ -17,14 +17,15 @@ import pytest
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.ahead import command, warming
+from fp8gemm.ahead import warming
 from fp8gemm.ahead.kernels import Demand
 from fp8gemm.ahead.warming import NOT_REPLACED, Warmup
+from fp8gemm.cache import store
+from fp8gemm.cache.entry import SIZE_LIMITS
+from fp8gemm.cli import warmup as command
 from fp8gemm.errors import IncompleteWarmupError
 from fp8gemm.jit import build as build_module
-from fp8gemm.jit import store
 from fp8gemm.jit.compiler import CompileResult
-from fp8gemm.jit.entry import SIZE_LIMITS
 from tests.jit import children
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from fp8gemm.families import grouped, stream
-from fp8gemm.families.catalogue import kernel_request
-from fp8gemm.families.group_ranges import GROUP_RANGES
-from fp8gemm.families.quantize import (
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels import grouped, stream
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.group_ranges import GROUP_RANGES
+from fp8gemm.kernels.quantize import (
     InputType,
     QuantizeSource,
     quantizer_of_blocks,
     quantizer_of_norm,
     quantizer_of_rows,
 )
-from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from fp8gemm import headers, settings
-from fp8gemm.jit import kernel
+from fp8gemm import settings
+from fp8gemm.jit import headers, kernel
 from tests.mutations.chaos import CHAOS
 from tests.mutations.mutant import Edit, Mutant
 

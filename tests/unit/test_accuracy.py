@@ -14,9 +14,9 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.accuracy import data, plot, products
-from fp8gemm.accuracy.figures import compare, exact_product
-from fp8gemm.accuracy.network import NetworkShape, measure_network
+from fp8gemm.lab.accuracy import data, plot, products
+from fp8gemm.lab.accuracy.figures import compare, exact_product
+from fp8gemm.lab.accuracy.network import NetworkShape, measure_network
 from tests.scripts import load_script
 
 TINY = ["--quick", "--m", "16", "--nk", "144x256,256x128", "--k", "128,256", "--n", "128", "--seed", "5"]

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fp8gemm import cli
-from fp8gemm.benchmark import command, graph, peers, timing
-from fp8gemm.benchmark.report import Row, Shape, Table
-from fp8gemm.benchmark.summary import Summary
-from fp8gemm.benchmark.sweep import Sweep
+from fp8gemm.cli import arguments
+from fp8gemm.cli import bench as command
+from fp8gemm.cli import main as cli
 from fp8gemm.driver import device
+from fp8gemm.lab.bench import graph, peers, timing
+from fp8gemm.lab.bench.report import Row, Shape, Table
+from fp8gemm.lab.bench.summary import Summary
+from fp8gemm.lab.bench.sweep import Sweep
 
 L2_BYTES = 60 << 20
 
@@ -88,16 +90,16 @@ def test_sweep_stops_at_its_budget_and_says_what_it_left_out(tmp_path: Path) -> 
 
 
 def test_arguments() -> None:
-    assert command.parse_m("1,64") == [1, 64]
-    assert command.parse_nk("7168x2048,8X16") == [(7168, 2048), (8, 16)]
-    assert command.parse_mnk("64x7168X2048") == (64, 7168, 2048)
+    assert arguments.parse_m("1,64") == [1, 64]
+    assert arguments.parse_nk("7168x2048,8X16") == [(7168, 2048), (8, 16)]
+    assert arguments.parse_mnk("64x7168X2048") == (64, 7168, 2048)
     for parse, text in (
-        (command.parse_m, "0"),
-        (command.parse_m, "1,,2"),
-        (command.parse_nk, "8"),
-        (command.parse_mnk, "8x16"),
-        (command.parse_mnk, "8x16x0"),
-        (command.parse_nk, "x8"),
+        (arguments.parse_m, "0"),
+        (arguments.parse_m, "1,,2"),
+        (arguments.parse_nk, "8"),
+        (arguments.parse_mnk, "8x16"),
+        (arguments.parse_mnk, "8x16x0"),
+        (arguments.parse_nk, "x8"),
     ):
         with pytest.raises(argparse.ArgumentTypeError, match="expected .* got"):
             parse(text)

@@ -15,17 +15,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import cli, grouped_launch, operands
-from fp8gemm.benchmark import command, graph, grouped, modes, timing
-from fp8gemm.benchmark import grouped_cases as cases
-from fp8gemm.benchmark import grouped_layer as layers
-from fp8gemm.benchmark import grouped_peers as peers
-from fp8gemm.benchmark import grouped_products as products
-from fp8gemm.benchmark.grouped_operands import Work
+from fp8gemm.cli import bench as command
+from fp8gemm.cli import main as cli
 from fp8gemm.driver import device
 from fp8gemm.errors import InputError
-from fp8gemm.families.grouped import kernel_request
 from fp8gemm.integrations import deep_gemm
+from fp8gemm.kernels.grouped import kernel_request
+from fp8gemm.lab.bench import graph, grouped, modes, timing
+from fp8gemm.lab.bench import grouped_cases as cases
+from fp8gemm.lab.bench import grouped_layer as layers
+from fp8gemm.lab.bench import grouped_peers as peers
+from fp8gemm.lab.bench import grouped_products as products
+from fp8gemm.lab.bench.grouped_operands import Work
+from fp8gemm.products import grouped_launch, operands
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import named_chip

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fp8gemm import cli, nn
-from fp8gemm.benchmark import command, graph, host, linear, modes, peers, quantize, quantize_cases, suite, timing
-from fp8gemm.benchmark.gates import Gate, Gates
-from fp8gemm.benchmark.report import Row, Shape
+from fp8gemm import nn
+from fp8gemm.cli import bench as command
+from fp8gemm.cli import main as cli
 from fp8gemm.driver import device
 from fp8gemm.errors import InputError
+from fp8gemm.lab.bench import graph, host, linear, modes, peers, quantize, quantize_cases, suite, timing
+from fp8gemm.lab.bench.gates import Gate, Gates
+from fp8gemm.lab.bench.report import Row, Shape
 
 INFO = device.DeviceInfo(0, "NVIDIA H200", (9, 0), 132, 1 << 18, 232448, "13.0")
 

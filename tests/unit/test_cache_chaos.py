@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.jit.entry import CUBIN
+from fp8gemm.cache.entry import CUBIN
 from tests.jit.caches import fill, name_of
 from tests.scripts import load_script
 

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
-from fp8gemm import __version__, cli, settings
-from fp8gemm.cache import command, report
-from fp8gemm.jit.entry import CUBIN
-from fp8gemm.jit.manifest import MANIFEST
-from fp8gemm.jit.store import Store
+from fp8gemm import __version__, settings
+from fp8gemm.cache.entry import CUBIN
+from fp8gemm.cache.manifest import MANIFEST
+from fp8gemm.cache.store import Store
+from fp8gemm.cli import cache as command
+from fp8gemm.cli import cache_report as report
+from fp8gemm.cli import main as cli
 from tests.jit.caches import fill, finds, kernel, name_of
 from tests.jit.cases import snapshot
 
@@ -280,5 +282,5 @@ def test_it_runs_without_torch_and_shows_no_bar_to_a_file(place: Path) -> None:
     done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=120)
     imported = [line.split("|")[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
     assert done.returncode == 0 and done.stdout == f"{place}: writable, 2 kernels; 0 problems\n"
-    assert "fp8gemm.cache.report" in imported and "torch" not in imported
+    assert "fp8gemm.cli.cache_report" in imported and "torch" not in imported
     assert [line for line in done.stderr.splitlines() if not line.startswith("import time:")] == []

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import dense, grouped_products, plans
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts, Fp8Linear
+from fp8gemm.products import dense, grouped_products, plans
 from fp8gemm.routing import permute, permute_masked
 from fp8gemm.sizes import LIMIT
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import cli, info, settings
-from fp8gemm.demo import target
-from fp8gemm.demo.check import check
+from fp8gemm import settings
+from fp8gemm.cache.entry import Entry
+from fp8gemm.cache.store import Store
+from fp8gemm.cli import info
+from fp8gemm.cli import main as cli
 from fp8gemm.driver.device import DeviceStatus, Gpu, Probe
 from fp8gemm.errors import CompileError
-from fp8gemm.jit.entry import Entry
-from fp8gemm.jit.store import Store
+from fp8gemm.lab.demo import target
+from fp8gemm.lab.demo.check import check
 
 ROOT = Path(__file__).resolve().parents[2]
 HOPPER, AMPERE = Gpu("NVIDIA H200", (9, 0)), Gpu("NVIDIA A100-SXM4-80GB", (8, 0))

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fp8gemm import cli
+from fp8gemm.cli import main as cli
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.benchmark import decoder, decoder_model
-from fp8gemm.benchmark.graph import Rounds, WrongResultError
+from fp8gemm.lab.bench import decoder, decoder_model
+from fp8gemm.lab.bench.graph import Rounds, WrongResultError
 from tests.scripts import load_script
 
 pytest.importorskip("transformers", reason="transformers is not installed")

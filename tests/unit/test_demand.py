@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 import fp8gemm
 from fp8gemm import nn, settings
-from fp8gemm.ahead import command
 from fp8gemm.ahead.kernels import Demand, Variants, all_quantizers, chips_named, demand, recorded_quantizers
 from fp8gemm.ahead.models import demand_of_model
+from fp8gemm.cli import warmup as command
 from fp8gemm.errors import InputError
-from fp8gemm.families.catalogue import kernel_request
-from fp8gemm.families.quantize import InputType, norm_threads, quantizer_of_norm
-from fp8gemm.hints import warmup_of_problem, warmup_of_quantizer
-from fp8gemm.recording import recorded
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.hints import warmup_of_problem, warmup_of_quantizer
+from fp8gemm.kernels.quantize import InputType, norm_threads, quantizer_of_norm
+from fp8gemm.kernels.recording import recorded
 from fp8gemm.tuning.epilogue import epilogue_text, parse_epilogue, parse_output
 from fp8gemm.tuning.hopper import CHIPS, chip_name, limited_chip, named_chip
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, StoreKind, packed_problem

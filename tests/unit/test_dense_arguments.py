@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fp8gemm.driver.arguments import ArgumentBlock
-from fp8gemm.families import dense, kernel
-from fp8gemm.families.dense import DenseKernel
+from fp8gemm.kernels import dense
+from fp8gemm.kernels import gemm as kernel
+from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import Problem, StoreKind
 from tests import cases

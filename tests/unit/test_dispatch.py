@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import dense, dispatch, nearest, operands, plans, settings
+from fp8gemm import settings
+from fp8gemm.kernels import dispatch, nearest
+from fp8gemm.products import dense, operands, plans
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import is_mn_major
 from fp8gemm.tuning.config import TileConfig, candidate_configs
@@ -70,8 +72,8 @@ class Gpu:
         monkeypatch.setattr(plans, "build_many", lambda requests: self.built.extend(r.label for r in requests))
         monkeypatch.setattr(dispatch, "_kernels", {})
         monkeypatch.setattr(dispatch, "load_kernel", self.load)
-        monkeypatch.setattr(dispatch, "current_device", lambda: None)
-        monkeypatch.setattr(dispatch, "current_stream", lambda index: 17)
+        monkeypatch.setattr(dense, "on_device", lambda index: nullcontext())
+        monkeypatch.setattr(dense, "current_stream", lambda index: 17)
 
     def load(self, problem: Problem, config: Config, **options: Any) -> Kernel:
         self.kernels.append(Kernel(problem, config, **options))
@@ -247,6 +249,6 @@ def test_scales_of_any_strides_reach_a_kernel_that_reads_them_itself(gpu: Gpu) -
     for config, as_they_are in ((SwapAbConfig(8, 16, 2), True), (next(candidate_configs(StoreKind.TMA)), False)):
         kernel = gpu.load(Problem(M, N, K), config)
         scales_a = case.scales_a.contiguous()
-        dispatch.launch(kernel, case.a, scales_a, case.b, case.scales_b, out=out, c=None, bias=None)
+        dense.launch(kernel, case.a, scales_a, case.b, case.scales_b, out=out, c=None, bias=None)
         passed = kernel.calls[-1]["scales_a"]
         assert (passed is scales_a) is as_they_are and same_bits(passed, scales_a)

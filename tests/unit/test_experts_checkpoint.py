@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts
-from fp8gemm.quantize import quantize_weight
+from fp8gemm.products.quantize import quantize_weight
 from tests import cases
 from tests.calls import same_bits
 from tests.experts import same_block, weights

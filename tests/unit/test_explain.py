@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fp8gemm import cli
+from fp8gemm.cli import main as cli
+from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.errors import InputError
-from fp8gemm.explain import WIDTH, figure, lines
 from fp8gemm.tuning import explain, select, terms
 from fp8gemm.tuning.config import TileConfig, shared_bytes
 from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice
@@ -280,7 +280,7 @@ package.__path__ = [sys.argv[1]]
 sys.modules["fp8gemm"] = package
 started = time.perf_counter()
 import argparse
-from fp8gemm import explain
+from fp8gemm.cli import explain
 parser = argparse.ArgumentParser()
 explain.add_arguments(parser)
 explain.run(parser.parse_args(sys.argv[2:]))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fp8gemm import cli
+from fp8gemm.cli import main as cli
+from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.errors import InputError
-from fp8gemm.explain import WIDTH, figure, lines
 from fp8gemm.tuning.explain import MODEL, Explanation
 from fp8gemm.tuning.explain_grouped import explain_grouped
 from fp8gemm.tuning.grouped import ranked_grouped

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fp8gemm import cli
-from fp8gemm.explain import WIDTH, figure, lines
+from fp8gemm.cli import main as cli
+from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.tuning import select
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice

@@ -61,7 +61,7 @@ def test_fault_01_other_k_are_refused(k: int) -> None:
 
 PROGRAM = """
 import torch, fp8gemm
-from fp8gemm import cli
+from fp8gemm.cli import main as cli
 x, w = torch.randn(5, 272), torch.randn(136, 272)
 a, b = fp8gemm.quantize_activation(x), fp8gemm.quantize_weight(w)
 y = fp8gemm.gemm(*a, *b, bias=torch.ones(136), out_dtype=torch.float32)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from fp8gemm import dense, linear_plan, operands, plans, recent
 from fp8gemm.driver import forking, library
 from fp8gemm.errors import UnsupportedDeviceError
+from fp8gemm.products import calls as recent
+from fp8gemm.products import dense, operands, plans
+from fp8gemm.products import linear as linear_plan
 from tests.jit import children
 
 

@@ -135,7 +135,7 @@ def test_defining_one_is_quicker() -> None:
     assert least(frozen.dataclass) < 0.6 * least(dataclasses.dataclass)
 
 
-@pytest.mark.parametrize("module", ["settings", "tuning.problem", "jit.store", "jit.kernel", "driver.device"])
+@pytest.mark.parametrize("module", ["settings", "tuning.problem", "cache.store", "jit.kernel", "driver.device"])
 def test_what_the_first_product_needs_is_defined_so(module: str) -> None:
     found = importlib.import_module(f"fp8gemm.{module}")
     own = [each for each in vars(found).values() if isinstance(each, type) and each.__module__ == found.__name__]

@@ -15,13 +15,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fp8gemm import hints, quantizers, settings
-from fp8gemm.ahead import command
+from fp8gemm import settings
+from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError
-from fp8gemm.families import grouped as grouped_family
-from fp8gemm.families import quantize as quantize_family
-from fp8gemm.families.catalogue import kernel_request
-from fp8gemm.families.quantize import (
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels import grouped as grouped_family
+from fp8gemm.kernels import hints
+from fp8gemm.kernels import quantize as quantize_family
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
     InputType,
@@ -33,7 +35,7 @@ from fp8gemm.families.quantize import (
     quantizer_of_norm,
     quantizer_of_rows,
 )
-from fp8gemm.jit.request import KernelRequest
+from fp8gemm.products import quantizers
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import limited_chip, named_chip

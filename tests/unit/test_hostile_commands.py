@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fp8gemm.errors import InputError
-from fp8gemm.recording import recorded
+from fp8gemm.kernels.recording import recorded
 from tests.attacked import NO_TORCH, ROOT, attacked
 from tests.isolation import take_interrupts
 
@@ -194,7 +194,7 @@ sys.meta_path.insert(0, Slow())
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["--help"], "fp8gemm.cli"),
+        (["--help"], "fp8gemm.cli.main"),
         (["explain", "64", "512", "512"], "fp8gemm.tuning"),
         (["info"], "torch"),
         (["bench"], "torch"),

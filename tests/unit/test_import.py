@@ -84,7 +84,7 @@ def imports() -> list[dict[str, Any]]:
 def test_import_loads_nothing_heavy_and_touches_no_gpu(imports: list[dict[str, Any]]) -> None:
     """Nor what the first product needs: that is imported by the first product."""
     assert_light(imports[0])
-    assert not {"fp8gemm.dense", "fp8gemm.jit.build", "fp8gemm.tuning.select"} & set(imports[0]["modules"])
+    assert not {"fp8gemm.products.dense", "fp8gemm.jit.build", "fp8gemm.tuning.select"} & set(imports[0]["modules"])
 
 
 def test_nor_does_a_question_that_needs_no_gpu() -> None:
@@ -157,7 +157,7 @@ def test_operators_are_there_when_torch_comes_second() -> None:
         (["-m", "cache", "ls"], ["python", "-X", "dev", "-m", "fp8gemm", "cache", "ls"], True),
         (["-m"], ["python", "-mfp8gemm"], True),
         (["-m", "fp8gemm"], ["python", "-m", "pytest", "fp8gemm"], False),
-        (["-m", "x"], ["python", "-m", "fp8gemm.profiling.worker", "x"], False),
+        (["-m", "x"], ["python", "-m", "fp8gemm.lab.profiling.worker", "x"], False),
         (["-c"], ["python", "-c", "import fp8gemm"], False),
         (["serve.py", "-m", "fp8gemm"], ["python", "serve.py", "-m", "fp8gemm"], False),
         ([""], ["python"], False),
@@ -175,9 +175,9 @@ def test_which_processes_are_a_command(
 def test_a_command_leaves_torch_out_and_still_has_the_operators_with_what_is_traced() -> None:
     run_python(
         "import sys; sys.argv[0] = '/usr/bin/fp8gemm'\n"
-        "import fp8gemm.settings, fp8gemm.jit.build, fp8gemm.tuning.select, fp8gemm.families.catalogue\n"
+        "import fp8gemm.settings, fp8gemm.jit.build, fp8gemm.tuning.select, fp8gemm.kernels.catalogue\n"
         "assert 'torch' not in sys.modules\n"
-        "import torch, fp8gemm.dense; torch.ops.fp8gemm.gemm"
+        "import torch, fp8gemm.products.dense; torch.ops.fp8gemm.gemm"
     )
 
 

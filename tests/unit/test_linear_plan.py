@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import linear_plan, settings
+from fp8gemm import settings
 from fp8gemm.errors import InputError
-from fp8gemm.linear_plan import LinearPlan
+from fp8gemm.products import linear as linear_plan
+from fp8gemm.products.linear import LinearPlan
 from fp8gemm.reference import gemm_reference, quantize_rows
 from tests import cases
 from tests.calls import same_bits

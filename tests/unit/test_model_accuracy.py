@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from fp8gemm import settings
-from fp8gemm.accuracy import encoder
-from fp8gemm.accuracy.embeddings import GATES, compare_embeddings, cosine_losses
-from fp8gemm.accuracy.layers import measure_layers
-from fp8gemm.accuracy.model import CPU, FORMS
-from fp8gemm.accuracy.replay import embed_both
 from fp8gemm.errors import InputError, UnsupportedError
+from fp8gemm.lab.accuracy import encoder
+from fp8gemm.lab.accuracy.embeddings import GATES, compare_embeddings, cosine_losses
+from fp8gemm.lab.accuracy.layers import measure_layers
+from fp8gemm.lab.accuracy.model import CPU, FORMS
+from fp8gemm.lab.accuracy.replay import embed_both
 from fp8gemm.nn import Fp8Linear
 from tests.minilm import SENTENCES, model_folder
 

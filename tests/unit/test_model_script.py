@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fp8gemm import settings
-from fp8gemm.accuracy import model
-from fp8gemm.accuracy.embeddings import ModelGates
+from fp8gemm.lab.accuracy import model
+from fp8gemm.lab.accuracy.embeddings import ModelGates
 from tests.minilm import SENTENCES, model_folder
 from tests.scripts import load_script
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from fp8gemm import dispatch, nearest, settings
+from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
-from fp8gemm.families.catalogue import kernel_request
+from fp8gemm.kernels import dispatch, nearest
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling

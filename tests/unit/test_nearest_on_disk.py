@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-from fp8gemm import dispatch, grouped_launch, settings
-from fp8gemm.families import grouped as grouped_family
-from fp8gemm.families.catalogue import kernel_request
+from fp8gemm import settings
+from fp8gemm.cache.store import Layer
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit import job
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import CompileResult, Resources
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.jit.store import Layer
+from fp8gemm.kernels import dispatch
+from fp8gemm.kernels import grouped as grouped_family
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.products import grouped_launch
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import named_chip

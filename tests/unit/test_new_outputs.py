@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm import dense, dispatch, operands, plans, recent
-from fp8gemm.recent import PLACES, Recent
+from fp8gemm.kernels import dispatch
+from fp8gemm.products import calls as recent
+from fp8gemm.products import dense, operands, plans
+from fp8gemm.products.calls import PLACES, Recent
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import named_chip
 from tests import cases
@@ -76,7 +78,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(recent, "_PLAIN", {OnGpu, Tensor})
-    monkeypatch.setattr(dispatch, "on_device", lambda index: nullcontext())
+    monkeypatch.setattr(dense, "on_device", lambda index: nullcontext())
     yield outputs
 
 

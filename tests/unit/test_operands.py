@@ -13,7 +13,7 @@ from torch import Tensor
 from fp8gemm.checks.dtypes import addend, output_type
 from fp8gemm.checks.operands import check_b
 from fp8gemm.errors import InputError
-from fp8gemm.operands import store_kind, tma_scales
+from fp8gemm.products.operands import store_kind, tma_scales
 from fp8gemm.scales import empty_mn_major, is_mn_major, mn_major_pitch
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
 

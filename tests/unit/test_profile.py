@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from fp8gemm.cli import profile as command
 from fp8gemm.errors import InputError
-from fp8gemm.profiling import command, counters, table
-from fp8gemm.profiling.counters import Counters
-from fp8gemm.profiling.expected import expect
-from fp8gemm.profiling.kernel import choose_config
-from fp8gemm.profiling.sustained import Sustained
-from fp8gemm.profiling.traced import traced_request
+from fp8gemm.lab.profiling import counters, table
+from fp8gemm.lab.profiling.counters import Counters
+from fp8gemm.lab.profiling.expected import expect
+from fp8gemm.lab.profiling.kernel import choose_config
+from fp8gemm.lab.profiling.sustained import Sustained
+from fp8gemm.lab.profiling.traced import traced_request
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import StoreKind, packed_problem

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import reference
-from fp8gemm.quantize import quantize_add_rms_norm, quantize_rms_norm, quantize_silu_mul
+from fp8gemm.products.quantize import quantize_add_rms_norm, quantize_rms_norm, quantize_silu_mul
 from tests.cases import fresh_seed
 from tests.quantization import (
     Exact,

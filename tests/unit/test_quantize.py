@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fp8gemm.errors import InputError
-from fp8gemm.quantize import quantize_activation, quantize_weight, to_mn_major
+from fp8gemm.products.quantize import quantize_activation, quantize_weight, to_mn_major
 from fp8gemm.reference import dequantize_activation, dequantize_weight
 from fp8gemm.scales import is_mn_major
 from tests.cases import fresh_seed

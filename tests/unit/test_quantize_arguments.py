@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import quantize, quantizers, settings
+from fp8gemm import settings
 from fp8gemm.driver.arguments import Arguments, QuantizeParams
-from fp8gemm.families import quantize as family
-from fp8gemm.families.quantize import (
+from fp8gemm.kernels import quantize as family
+from fp8gemm.kernels.quantize import (
     MASKED_CTAS_OF_SM,
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
@@ -34,7 +34,8 @@ from fp8gemm.families.quantize import (
     rows_of_warp,
     warps_of_block,
 )
-from fp8gemm.quantizers import INPUTS, aligned
+from fp8gemm.products import quantize, quantizers
+from fp8gemm.products.quantizers import INPUTS, aligned
 from fp8gemm.scales import empty_mn_major
 
 HEADER = Path(__file__).resolve().parents[2] / "include/fp8gemm/quantize/params.cuh"

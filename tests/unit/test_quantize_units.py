@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.headers import include_dir
+from fp8gemm.jit.headers import include_dir
 from tests.host_compiler import compile_for_host
 
 Place = tuple[int, int, int]

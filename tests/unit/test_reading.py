@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from fp8gemm.ahead.architectures import read_config
+from fp8gemm.cache.archive import import_kernels
+from fp8gemm.cache.store import Layer
 from fp8gemm.errors import CacheError, InputError
-from fp8gemm.jit.archive import import_kernels
-from fp8gemm.jit.store import Layer
+from fp8gemm.kernels.recording import recorded
+from fp8gemm.lab.tune.results import Results
 from fp8gemm.quoting import quoted, quoted_path
 from fp8gemm.reading import MOST_DIGITS, MOST_NESTED, MOST_VALUES, Kind, parse_json, read_bytes, read_json, read_lines
-from fp8gemm.recording import recorded
-from fp8gemm.tune.results import Results
 from fp8gemm.tuning.table import read_table
 from tests.attacked import attacked
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.recent import Recent, identity, needs_gradient
+from fp8gemm.products.calls import Recent, identity, needs_gradient
 
 SIZE = 4
 

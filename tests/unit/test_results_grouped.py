@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fp8gemm.benchmark import grouped_cases as cases
+from fp8gemm.lab.bench import grouped_cases as cases
 from tests.scripts import load_script
 
 results = load_script("results")

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
-from fp8gemm.headers import include_dir
 from fp8gemm.jit import job
+from fp8gemm.jit.headers import include_dir
 from tests.scripts import load_script
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fp8gemm import reference
-from fp8gemm.families.grouped import GroupedOperands
+from fp8gemm.kernels.grouped import GroupedOperands
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import violations
 from fp8gemm.tuning.grouped_problem import GroupedProblem

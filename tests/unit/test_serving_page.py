@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm import cli, settings
-from fp8gemm.jit.notices import CacheEvent
+from fp8gemm import settings
+from fp8gemm.cache.notices import CacheEvent
+from fp8gemm.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "serving.md").read_text()
@@ -130,7 +131,7 @@ def test_the_image_serves_what_was_compiled_without_a_gpu(tmp_path: Path) -> Non
     program = (
         "import sys; sys.argv[0] = 'fp8gemm'\n"  # which leaves torch alone
         "from fp8gemm.errors import CacheMissError\n"
-        "from fp8gemm.families.catalogue import kernel_request\n"
+        "from fp8gemm.kernels.catalogue import kernel_request\n"
         "from fp8gemm.jit.build import build\n"
         "from fp8gemm.tuning.problem import Problem\n"
         "from fp8gemm.tuning.select import select\n"

@@ -15,13 +15,14 @@ import pytest
 import torch
 
 import fp8gemm
-from fp8gemm import cli, quantize
 from fp8gemm.ahead.kernels import all_quantizers, recorded_quantizers
-from fp8gemm.benchmark.command import parse_count
+from fp8gemm.cli import main as cli
+from fp8gemm.cli.arguments import parse_count
 from fp8gemm.errors import InputError
+from fp8gemm.lab.tune.shapes import MOST_RANDOM
+from fp8gemm.products import quantize
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import LIMIT, MAX_NORM_K
-from fp8gemm.tune.shapes import MOST_RANDOM
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem
 

@@ -9,11 +9,12 @@ import types
 import pytest
 import torch
 
-from fp8gemm.benchmark import chain, command, peers, timing
-from fp8gemm.benchmark.graph import prepare_timer
-from fp8gemm.benchmark.report import Shape
-from fp8gemm.benchmark.suite import Suite, chain_suite
+from fp8gemm.cli import bench as command
 from fp8gemm.errors import InputError
+from fp8gemm.lab.bench import chain, peers, timing
+from fp8gemm.lab.bench.graph import prepare_timer
+from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.bench.suite import Suite, chain_suite
 
 
 def options(*arguments: str) -> argparse.Namespace:
@@ -112,7 +113,7 @@ class OneCall:
 
 
 def test_a_floor_is_not_held_to_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fp8gemm.benchmark.graph.GraphTimer", OneCall)
+    monkeypatch.setattr("fp8gemm.lab.bench.graph.GraphTimer", OneCall)
     operands = [random_operands(4, 64, 128)]
     reader = peers.Peer("reader", "", lambda operands: lambda: operands.w, expected=None)
     prepare_timer(reader, operands, timing.Schedule(1, 1, 1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fp8gemm.benchmark.report import Row, Shape
-from fp8gemm.benchmark.summary import Summary, geomeans
+from fp8gemm.lab.bench.report import Row, Shape
+from fp8gemm.lab.bench.summary import Summary, geomeans
 
 
 def row(m: int, n: int, **us: float) -> Row:

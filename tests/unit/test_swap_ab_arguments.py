@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.families import swap_ab
-from fp8gemm.families.catalogue import load_kernel
-from fp8gemm.families.dense import DenseKernel
-from fp8gemm.families.swap_ab import SwapAbKernel
+from fp8gemm.kernels import swap_ab
+from fp8gemm.kernels.catalogue import load_kernel
+from fp8gemm.kernels.dense import DenseKernel
+from fp8gemm.kernels.swap_ab import SwapAbKernel
 from fp8gemm.tuning.problem import Addend, OutputType, Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests import cases

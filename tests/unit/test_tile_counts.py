@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from fp8gemm.errors import InputError
-from fp8gemm.families import grouped, kernel
-from fp8gemm.families.catalogue import load_kernel
-from fp8gemm.families.grouped import GroupedKernel
+from fp8gemm.kernels import gemm as kernel
+from fp8gemm.kernels import grouped
+from fp8gemm.kernels.catalogue import load_kernel
+from fp8gemm.kernels.grouped import GroupedKernel
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8gemm.benchmark import timing
+from fp8gemm.lab.bench import timing
 
 L2_BYTES = 60 << 20
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.profiling import command, gantt
-from fp8gemm.profiling.gantt import window
-from fp8gemm.profiling.timeline import Timeline
-from fp8gemm.profiling.trace import ACTIVITIES, BUFFER_BYTES, END, REGIONS, SLOTS, Recording, decode, summarise
+from fp8gemm.cli import profile as command
+from fp8gemm.lab.profiling import gantt
+from fp8gemm.lab.profiling.gantt import window
+from fp8gemm.lab.profiling.timeline import Timeline
+from fp8gemm.lab.profiling.trace import ACTIVITIES, BUFFER_BYTES, END, REGIONS, SLOTS, Recording, decode, summarise
 
 Marks = Sequence[tuple[int, str, int]]
 

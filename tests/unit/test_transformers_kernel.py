@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 
-from fp8gemm.benchmark.peers import relative_error
 from fp8gemm.driver.device import HOPPER
 from fp8gemm.errors import CompileError, InputError, UnsupportedError
 from fp8gemm.integrations.transformers import (
@@ -18,7 +17,8 @@ from fp8gemm.integrations.transformers import (
     uninstall_kernel,
     use_fp8gemm,
 )
-from fp8gemm.quantize import quantize_activation, quantize_weight
+from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.reference import dequantize_weight, gemm_reference
 from tests import cases
 from tests import transformers_models as models  # skips where transformers is missing

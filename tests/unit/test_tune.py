@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from fp8gemm import settings
-from fp8gemm.benchmark.report import Shape
+from fp8gemm.cli import tune as command
+from fp8gemm.cli.arguments import shapes
 from fp8gemm.errors import InputError
-from fp8gemm.tune import command, report
-from fp8gemm.tune.results import Results, Row, merged, recorded_seed
-from fp8gemm.tune.shapes import random_shapes, shapes
+from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.tune import report
+from fp8gemm.lab.tune.results import Results, Row, merged, recorded_seed
+from fp8gemm.lab.tune.shapes import random_shapes
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import eligible_configs

@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import cli
+from fp8gemm.cli import main as cli
+from fp8gemm.cli import tune as command
 from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.errors import InputError
+from fp8gemm.lab.tune import ahead, measure, measure_grouped
+from fp8gemm.lab.tune.grouped import LAYOUTS, plan_grouped
+from fp8gemm.lab.tune.measure_grouped import random_sizes
 from fp8gemm.reference import gemm_grouped_reference, gemm_masked_reference
-from fp8gemm.tune import ahead, command, measure, measure_grouped
-from fp8gemm.tune.grouped import LAYOUTS, plan_grouped
-from fp8gemm.tune.measure_grouped import random_sizes
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import named_chip
@@ -44,7 +45,7 @@ class Gpu:
         info = SimpleNamespace(index=0, name="NVIDIA H200", num_sms=132, l2_bytes=60 << 10, driver_version="13.0")
         monkeypatch.setattr(device, "diagnose", lambda index: Diagnosis(DeviceStatus.READY, "played"))
         monkeypatch.setattr(device, "device_info", lambda index: info)
-        monkeypatch.setattr("fp8gemm.dispatch.device_chip", lambda index: H200)
+        monkeypatch.setattr("fp8gemm.kernels.dispatch.device_chip", lambda index: H200)
         monkeypatch.setattr(command, "DEVICE", "cpu")
         monkeypatch.setattr(torch.cuda, "device", lambda name: nullcontext())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda name: SimpleNamespace(cuda_stream=3))

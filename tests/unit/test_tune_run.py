@@ -15,14 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm import cli, settings
-from fp8gemm.benchmark.report import Shape
+from fp8gemm import settings
+from fp8gemm.cli import main as cli
+from fp8gemm.cli import tune as command
 from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
-from fp8gemm.families.dense import kernel_request
 from fp8gemm.jit.build import build
+from fp8gemm.kernels.dense import kernel_request
+from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.tune import ahead, measure
 from fp8gemm.reference import gemm_reference
-from fp8gemm.tune import ahead, command, measure
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Problem
@@ -52,7 +54,7 @@ class Gpu:
         info = SimpleNamespace(index=0, name="NVIDIA H200", num_sms=132, l2_bytes=60 << 10, driver_version="13.0")
         monkeypatch.setattr(device, "diagnose", lambda index: Diagnosis(DeviceStatus.READY, "played"))
         monkeypatch.setattr(device, "device_info", lambda index: info)
-        monkeypatch.setattr("fp8gemm.dispatch.device_chip", lambda index: named_chip("h200"))
+        monkeypatch.setattr("fp8gemm.kernels.dispatch.device_chip", lambda index: named_chip("h200"))
         monkeypatch.setattr(command, "DEVICE", "cpu")
         monkeypatch.setattr(torch.cuda, "device", lambda name: nullcontext())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda name: SimpleNamespace(cuda_stream=3))

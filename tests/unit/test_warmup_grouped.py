@@ -16,17 +16,18 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import fp8gemm
-from fp8gemm import grouped_launch, nn, settings
-from fp8gemm.ahead import command
+from fp8gemm import nn, settings
 from fp8gemm.ahead.grouped import GroupedVariants, grouped_kernels
 from fp8gemm.ahead.kernels import Demand, demand
 from fp8gemm.ahead.models import demand_of_model
+from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError, InputError
-from fp8gemm.families.group_ranges import GROUP_RANGES
-from fp8gemm.families.grouped import kernel_request
-from fp8gemm.hints import warmup_of_grouped
+from fp8gemm.kernels.group_ranges import GROUP_RANGES
+from fp8gemm.kernels.grouped import kernel_request
+from fp8gemm.kernels.hints import warmup_of_grouped
+from fp8gemm.kernels.recording import record_problem, recorded
 from fp8gemm.nn import experts
-from fp8gemm.recording import record_problem, recorded
+from fp8gemm.products import grouped_launch
 from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
@@ -54,7 +55,7 @@ def shapes_of(found: Demand, chip: str = "h200") -> set[tuple[str, int, int, int
 
 @st.composite
 def grouped_problems(draw: st.DrawFn) -> GroupedProblem:
-    """Every kind that `fp8gemm.grouped_launch` makes, of any size."""
+    """Every kind that `fp8gemm.products.grouped_launch` makes, of any size."""
     grouping = draw(st.sampled_from(GROUPINGS))
     of_columns = grouping is Grouping.COLUMNS
     output = OutputType.FLOAT32 if of_columns else draw(st.sampled_from(OutputType))

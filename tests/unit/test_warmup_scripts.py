@@ -51,7 +51,7 @@ def test_the_script_is_the_command_and_does_without_torch() -> None:
     by_command = python("-m", "fp8gemm", "warmup", *arguments, PYTHONPATH=str(SCRIPTS.parent))
     assert json.loads(done.stdout) == json.loads(by_command.stdout)
     imported = done.stderr.split()
-    assert "fp8gemm.ahead.command" in imported and "torch" not in imported
+    assert "fp8gemm.cli.warmup" in imported and "torch" not in imported
 
 
 def test_the_script_fails_as_the_command_does() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp8gemm.dense import gemm
 from fp8gemm.integrations.deep_gemm.arguments import (
     OperandRecipe,
     Pair,
@@ -21,6 +20,7 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     transposed,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
+from fp8gemm.products.dense import gemm
 
 
 def fp8_gemm_nt(

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fp8gemm.errors import UnsupportedError
-from fp8gemm.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
 from fp8gemm.integrations.deep_gemm import runtime
 from fp8gemm.integrations.deep_gemm.arguments import (
     OperandRecipe,
@@ -25,6 +24,7 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     transposed,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
+from fp8gemm.products.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
 
 _K_ALIGNMENT = 128
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
-from fp8gemm.dense import gemm
 from fp8gemm.driver.device import HOPPER
 from fp8gemm.errors import UnsupportedError
 from fp8gemm.integrations.transformers.library import fp8_layers
-from fp8gemm.quantize import quantize_activation
+from fp8gemm.products.dense import gemm
+from fp8gemm.products.quantize import quantize_activation
 
 DECLINED = (ImportError, NotImplementedError, ValueError)
 """What a kernel raises in that library to say that another shall take the call. Our `UnsupportedError` and `InputError`

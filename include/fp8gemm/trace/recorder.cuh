@@ -19,7 +19,7 @@ struct TraceBuffer {
     uint2 marks[kTraceRegions][kTraceSlots];
     uint32_t made[kTraceRegions];  ///< recorded and dropped
 };
-static_assert(sizeof(TraceBuffer) == 2097216, "fp8gemm/profiling/trace.py lays out this struct byte by byte");
+static_assert(sizeof(TraceBuffer) == 2097216, "fp8gemm/lab/profiling/trace.py lays out this struct byte by byte");
 
 extern "C" __device__ TraceBuffer fp8gemm_trace;
 __device__ TraceBuffer fp8gemm_trace;

@@ -6,7 +6,7 @@
 
 namespace fp8gemm {
 
-/// Whose marks they are. A consumer thread makes those of two tracks. fp8gemm/profiling/trace.py knows the numbers.
+/// Whose marks they are. A consumer thread makes those of two tracks. fp8gemm/lab/profiling/trace.py knows the numbers.
 enum class Track : uint32_t { kLoad, kMultiply, kEpilogue, kStore };
 
 /// What begins at a mark and lasts until the thread's next one, and what the number beside it counts. K blocks are

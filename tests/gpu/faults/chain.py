@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fp8gemm.families.kernel import GemmKernel
-from fp8gemm.operands import store_kind
+from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.products.operands import store_kind
 from fp8gemm.scales import mn_major_pitch, to_mn_major
 from fp8gemm.tuning.problem import Scaling
 from fp8gemm.tuning.swap_ab import SwapAbConfig

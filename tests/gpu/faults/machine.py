@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import fp8gemm
-from fp8gemm import dense, settings
+from fp8gemm import settings
 from fp8gemm.driver import device as driver_device
 from fp8gemm.errors import UnsupportedDeviceError
-from fp8gemm.recent import Recent
+from fp8gemm.products import dense
+from fp8gemm.products.calls import Recent
 from tests import cases
 from tests.gpu.faults.support import every_kind, multiply
 

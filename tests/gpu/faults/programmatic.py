@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.quantize import quantize_activation
+from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests import cases
 from tests.calls import same_bits

@@ -67,7 +67,7 @@ def refuse_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a kernel was launched")
 
-    monkeypatch.setattr("fp8gemm.families.kernel.BoundLaunch", refuse)
+    monkeypatch.setattr("fp8gemm.kernels.gemm.BoundLaunch", refuse)
 
 
 @every_kind

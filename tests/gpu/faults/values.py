@@ -10,7 +10,7 @@ import torch
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.quantize import quantize_activation, quantize_weight
+from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.tuning.problem import Scaling
 from tests import cases
 from tests.calls import same_bits

@@ -1,0 +1,96 @@
+"""Words of the command line and what they stand for: sizes, shapes, counts. An error quotes what came."""
+
+from __future__ import annotations
+
+import argparse
+
+from fp8gemm.errors import InputError
+from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.tune.shapes import MOST_RANDOM
+from fp8gemm.quoting import quoted
+from fp8gemm.sizes import LIMIT
+from fp8gemm.tuning.problem import Problem
+
+
+def parse_m(text: str) -> list[int]:
+    """``"1,64"`` to ``[1, 64]``, each an M that a problem can have."""
+    return [parse_positive(part) for part in text.split(",")]
+
+
+def parse_nk(text: str) -> list[tuple[int, int]]:
+    """``"2112x7168,576x7168"`` to (N, K) pairs that a problem can have."""
+    pairs = []
+    for part in text.split(","):
+        n, separator, k = part.lower().partition("x")
+        if not separator:
+            raise argparse.ArgumentTypeError(f"expected NxK, such as 7168x2048, got {quoted(part)}")
+        pairs.append((parse_positive(n), parse_positive(k)))
+        _require_problem(1, *pairs[-1])
+    return pairs
+
+
+def parse_mnk(text: str) -> tuple[int, int, int]:
+    """``"65x100x144"`` to the (M, N, K) of a problem."""
+    sizes = text.lower().split("x")
+    if len(sizes) != 3:
+        raise argparse.ArgumentTypeError(f"expected MxNxK, such as 64x7168x2048, got {quoted(text)}")
+    m, n, k = map(parse_positive, sizes)
+    _require_problem(m, n, k)
+    return m, n, k
+
+
+def parse_k(text: str) -> int:
+    """A K that a problem can have."""
+    k = parse_positive(text)
+    _require_problem(1, 1, k)
+    return k
+
+
+def parse_positive(text: str) -> int:
+    """A whole number of at least 1, and below 2^31 as all sizes and counts are."""
+    return _parse_whole(text, 1, "a positive whole number")
+
+
+def parse_count(text: str) -> int:
+    """The same, or 0."""
+    return _parse_whole(text, 0, "a whole number of at least 0")
+
+
+def _parse_whole(text: str, least: int, expected: str) -> int:
+    # The digits are counted first, for int() refuses thousands with an error of its own.
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > len(str(LIMIT)) or not least <= int(digits) < LIMIT:
+        raise argparse.ArgumentTypeError(f"expected {expected}, below 2^31, got {quoted(text)}")
+    return int(digits)
+
+
+def _require_problem(m: int, n: int, k: int) -> None:
+    try:
+        Problem(m, n, k)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def grouped_layers(text: str) -> list[tuple[int, int, int]]:
+    """``"256x4096x7168,..."``, G x N x K, each what weights of groups can have."""
+    found = []
+    for part in text.split(","):
+        sizes = part.lower().split("x")
+        if len(sizes) != 3:
+            raise argparse.ArgumentTypeError(f"expected GxNxK, such as 256x4096x7168, got {quoted(part)}")
+        groups, n, k = map(parse_positive, sizes)
+        found.append((groups, n, k))
+    return found
+
+
+def shapes(text: str) -> list[Shape]:
+    """``"512x7168x2048,..."``, M x N x K."""
+    return [Shape(*parse_mnk(part)) for part in text.split(",")]
+
+
+def random_count(text: str) -> int:
+    """How many random shapes, 1 to `MOST_RANDOM`."""
+    count = parse_positive(text)
+    if count > MOST_RANDOM:
+        raise argparse.ArgumentTypeError(f"expected at most {MOST_RANDOM} shapes, got {count}")
+    return count

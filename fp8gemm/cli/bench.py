@@ -1,0 +1,209 @@
+"""``fp8gemm bench``: from options to a table and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fp8gemm import settings
+from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive
+from fp8gemm.cli.interrupts import loading
+from fp8gemm.errors import InputError
+from fp8gemm.lab import DEVICE
+from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
+from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.bench.sweep import Sweep
+
+if TYPE_CHECKING:
+    import torch
+
+    from fp8gemm.driver.device import DeviceInfo
+    from fp8gemm.lab.bench.modes import Mode
+    from fp8gemm.lab.bench.suite import Suite
+
+SUMMARY = "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU."
+DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
+DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
+SMALL_M = "1,2,4,8,16,32,48,64,96,128"
+SMALL_M_NK = "2112x7168,576x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
+LINEAR_M = "1,2,4,8,16,32,64,128,512,777,1024,2048,4096,8192"
+HOST_M, HOST_NK = "1,16,4096", "7168x2048,4096x4096"
+ROUNDS, HOST_ROUNDS = 5, 11
+METHOD = (
+    "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn in an order drawn for each "
+    "round, median of {rounds}, microseconds per call"
+)
+EXIT_FAILED, EXIT_NO_DEVICE = 1, 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``run`` reads."""
+    parser.add_argument("--m", type=parse_m, metavar="M,...", help=f"default {DEFAULT_M}")
+    parser.add_argument("--nk", type=parse_nk, metavar="NxK,...", help=f"default {DEFAULT_NK}")
+    parser.add_argument(
+        "--rounds", type=parse_positive, help=f"measurements per peer, default {ROUNDS}; {HOST_ROUNDS} with --host"
+    )
+    parser.add_argument("--measure-ms", type=float, default=10.0, help="length of one measurement, default 10")
+    parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
+    parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
+    parser.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
+    parser.add_argument("--pdl", action="store_true", help="also with programmatic dependent launch, who has it")
+    parser.add_argument("--floor", action="store_true", help="also a kernel that reads the weight and nothing else")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--batch-invariant", action="store_true", help="measure what that mode costs, and no peers")
+    what.add_argument(
+        "--small-m", action="store_true", help=f"--pdl --floor, by default M {SMALL_M} and NxK {SMALL_M_NK}"
+    )
+    what.add_argument("--chain", action="store_true", help="measure quantise, multiply, quantise, multiply, no peers")
+    what.add_argument(
+        "--linear",
+        action="store_true",
+        help=f"Fp8Linear beside bfloat16 layers and no other peers, by default M {LINEAR_M}",
+    )
+    what.add_argument(
+        "--quantize",
+        action="store_true",
+        help="the quantise functions beside a copy, by default few and many rows; of --nk only each K counts",
+    )
+    what.add_argument(
+        "--host",
+        action="store_true",
+        help=f"the host's time per call, by default M {HOST_M} and NxK {HOST_NK}; --measure-ms has no effect",
+    )
+    what.add_argument(
+        "--grouped", action="store_true", help="grouped products and layers of experts, of sizes of their own"
+    )
+    parser.add_argument("--only", choices=GROUPED_PARTS, help="with --grouped, this part of them")
+    parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each shape")
+
+
+def shapes_of(options: argparse.Namespace) -> list[Shape]:
+    """Every M with every N x K, as the options say or by default."""
+    default_m, default_nk = DEFAULT_M, DEFAULT_NK
+    if options.small_m:
+        default_m, default_nk = SMALL_M, SMALL_M_NK
+    elif options.linear:
+        default_m = LINEAR_M
+    elif options.host:
+        default_m, default_nk = HOST_M, HOST_NK
+    layers = options.nk or parse_nk(default_nk)
+    return [Shape(m, n, k) for m in options.m or parse_m(default_m) for n, k in layers]
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Whether they fit together.
+
+    Raises:
+        InputError: options that exclude each other.
+    """
+    modes = {
+        "--chain, which measures both launches": options.chain,
+        "--batch-invariant": options.batch_invariant,
+        "--linear": options.linear,
+        "--quantize": options.quantize,
+        "--host": options.host,
+        "--grouped": options.grouped,
+    }
+    for mode, chosen in modes.items():
+        if chosen and (options.pdl or options.floor):
+            raise InputError(f"expected neither --pdl nor --floor beside {mode}")
+    if options.grouped and (options.m or options.nk):
+        raise InputError("expected neither --m nor --nk beside --grouped, whose sizes are its own")
+    if options.only and not options.grouped:
+        raise InputError(f"expected --grouped beside --only {options.only}")
+
+
+def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
+    """What the options ask for.
+
+    Raises:
+        InputError: options that exclude each other, or a shape that cannot be chained.
+    """
+    from fp8gemm.lab.bench.suite import chain_suite, linear_suite, product_suite
+
+    check_options(options)
+    if options.chain:
+        return chain_suite(shapes)
+    if options.linear:
+        return linear_suite()
+    return product_suite(
+        alone=options.no_peers,
+        batch_invariant=options.batch_invariant,
+        pdl=options.pdl or options.small_m,
+        floor=options.floor or options.small_m,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print and write. 0; 1 if something of ours has no time for a shape; 2 without a Hopper GPU.
+
+    Raises:
+        InputError: the options do not fit together.
+    """
+    from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
+
+    check_options(options)
+    with loading():
+        diagnosis = diagnose(0)
+    if diagnosis.status is not DeviceStatus.READY:
+        print(f"bench: {diagnosis.message}")
+        return EXIT_NO_DEVICE
+
+    import torch
+    from tqdm import tqdm
+
+    options.rounds = options.rounds or (HOST_ROUNDS if options.host else ROUNDS)
+    seed = random.randrange(2**31) if options.seed is None else options.seed
+    device = device_info(0)
+    mode = _mode(options, device, torch.Generator(DEVICE).manual_seed(seed))
+    heading: dict[str, Any] = {
+        "gpu": device.name,
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "driver_cuda": device.driver_version,
+        "seed": seed,
+        **mode.heading,
+    }
+    print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
+    for name, reason in mode.skipped.items():
+        print(f"{name} skipped: {reason}")
+
+    # None: no bar where the output is no terminal.
+    with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
+        sweep = Sweep(
+            mode.table,
+            mode.measure,
+            heading,
+            mode.summaries,
+            json_path=options.json,
+            budget_seconds=options.budget_seconds,
+            emit=bar.write,
+            unit=mode.unit,
+        )
+        sweep.run(mode.shapes, advance=bar.update)
+    return EXIT_FAILED if any(mode.lacks(row) for row in sweep.rows) else 0
+
+
+def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:
+    from fp8gemm.lab.bench.graph import Bench, Rounds
+    from fp8gemm.lab.bench.modes import grouped_mode, host_mode, quantize_mode, suite_mode
+
+    rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds)
+    if options.quantize:
+        return quantize_mode(options, device, generator, rounds)
+    if options.grouped:
+        return grouped_mode(options, device, generator, rounds)
+    shapes = shapes_of(options)
+    if options.host:
+        return host_mode(shapes, generator, rounds, options.rounds)
+    suite = suite_of(options, shapes)
+    heading: dict[str, Any] = {"method": METHOD.format(rounds=options.rounds)}
+    if options.linear:  # products say of each peer how it is launched
+        heading["pdl"] = settings.current().pdl
+    bench = Bench(suite, device, generator, rounds=rounds, measure_us=1e3 * options.measure_ms)
+    return suite_mode(suite, shapes, bench, heading)

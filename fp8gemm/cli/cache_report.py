@@ -1,0 +1,141 @@
+"""What ``fp8gemm cache`` prints of directories and kernels: lines for people, plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fp8gemm.cache.eviction import Item, Removal
+from fp8gemm.cache.inventory import Inventory, Kernel
+from fp8gemm.quoting import printable
+
+_COLUMNS = "{:>10} {:>5} {:>6} {:>6} {:>6}  {:<8} {}"
+_DAMAGED, _SOUND = "damaged", "ok"
+
+
+def size_text(size: int) -> str:
+    """Bytes for people, in units of 1024."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def age_text(seconds: float) -> str:
+    """A time span for people, in its largest whole unit."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds // 1:.0f} s"
+
+
+def count_text(count: int, thing: str = "kernel") -> str:
+    """A number of things."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def directory_lines(inventory: Inventory) -> Iterator[str]:
+    """A directory and its kernels, one a line."""
+    kernels = inventory.kernels
+    facts = [inventory.state.value, count_text(len(kernels)), size_text(sum(kernel.size for kernel in kernels))]
+    if inventory.damaged:
+        facts.append(f"{len(inventory.damaged)} damaged")
+    if inventory.manifest is not None:
+        facts.append(f"manifest of fp8gemm {inventory.manifest.version}")
+    yield f"{inventory.layer.path}: {', '.join(facts)}"
+    if kernels:
+        yield _COLUMNS.format("size", "regs", "spills", "NVRTC", "age", "state", "kernel")
+    for kernel in sorted(kernels, key=lambda kernel: (kernel.label, kernel.key)):
+        yield _kernel_line(kernel)
+    for leftover in inventory.leftovers:
+        yield f"leftover, {size_text(leftover.size)}, {age_text(leftover.age_s)}: {printable(leftover.name)}"
+    for path in inventory.foreign:
+        yield f"not ours: {printable(path)}"
+
+
+def directory_json(inventory: Inventory) -> dict[str, Any]:
+    """A directory and its kernels."""
+    return {
+        "path": str(inventory.layer.path),
+        "state": inventory.state.value,
+        "count": len(inventory.kernels),
+        "damaged": len(inventory.damaged),
+        "bytes": inventory.size,
+        "manifest": inventory.manifest and {"version": inventory.manifest.version, "count": inventory.manifest.count},
+        "kernels": [_kernel_json(kernel) for kernel in inventory.kernels],
+        "leftovers": [item_json(leftover) for leftover in inventory.leftovers],
+        "foreign": list(inventory.foreign),
+    }
+
+
+def removal_lines(removal: Removal, inventory: Inventory, *, dry_run: bool) -> Iterator[str]:
+    """What was removed from a directory, and what is still there against the user's wish."""
+    verb = "would remove" if dry_run else "removed"
+    kernels = sum(isinstance(item, Kernel) for item in removal.removed)
+    yield (
+        f"{inventory.layer.path}: {verb} {count_text(kernels)} and "
+        f"{count_text(len(removal.removed) - kernels, 'leftover')}, {size_text(removal.size)}; "
+        f"{size_text(inventory.size - removal.size)} stay"
+    )
+    if dry_run:
+        yield from (
+            f"  {printable(item.name)}: {size_text(item.size)}, {age_text(item.age_s)}" for item in removal.removed
+        )
+    yield from (f"  still there: {printable(name)}: {reason}" for name, reason in removal.left)
+
+
+def removal_json(removal: Removal, inventory: Inventory, *, dry_run: bool) -> dict[str, Any]:
+    """What was removed from a directory."""
+    return {
+        "directory": str(inventory.layer.path),
+        "dry_run": dry_run,
+        "removed": [item_json(item) for item in removal.removed],
+        "count": len(removal.removed),
+        "bytes": removal.size,
+        "bytes_left": inventory.size - removal.size,
+        "left": dict(removal.left),
+        "foreign": list(inventory.foreign),
+    }
+
+
+def item_json(item: Item) -> dict[str, Any]:
+    """An entry or a leftover."""
+    return {"name": item.name, "bytes": item.size, "age_s": round(item.age_s, 3)}
+
+
+def _kernel_line(kernel: Kernel) -> str:
+    def told(value: object) -> str:
+        return "-" if value is None else str(value)
+
+    line = _COLUMNS.format(
+        size_text(kernel.size),
+        told(kernel.registers),
+        told(kernel.spill_bytes),
+        told(kernel.nvrtc_version),
+        age_text(kernel.age_s),
+        _DAMAGED if kernel.problem else _SOUND,
+        f"{printable(kernel.label)}.{kernel.key[:8]}",
+    )
+    return f"{line}: {printable(kernel.problem)}" if kernel.problem else line
+
+
+def _kernel_json(kernel: Kernel) -> dict[str, Any]:
+    config = kernel.metadata.get("config")
+    config = config if isinstance(config, dict) else {}
+    return {
+        "label": kernel.label,
+        "key": kernel.key,
+        "bytes": kernel.size,
+        "registers": kernel.registers,
+        "spill_bytes": kernel.spill_bytes,
+        "nvrtc_version": kernel.nvrtc_version,
+        "arch": kernel.metadata.get("arch"),
+        "family": kernel.metadata.get("family"),
+        "n": config.get("n"),
+        "k": config.get("k"),
+        "config": config,
+        "age_s": round(kernel.age_s, 3),
+        "problem": kernel.problem or None,
+    }

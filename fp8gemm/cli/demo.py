@@ -1,0 +1,90 @@
+"""``fp8gemm demo``: from options to a table or a JSON object, and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from contextlib import AbstractContextManager, nullcontext
+
+from fp8gemm import __version__
+from fp8gemm.cli.arguments import parse_m, parse_nk
+from fp8gemm.lab.demo import report
+from fp8gemm.lab.demo.target import Target, find_target
+
+SUMMARY = "Quantise, compile, multiply, check and time a few layers on the machine at hand."
+DEFAULT_M = "1,64,4096"
+DEFAULT_NK = "7168x2048,4096x7168,2112x7168"
+EXIT_FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``run`` reads."""
+    parser.add_argument("--m", type=parse_m, default=DEFAULT_M, metavar="M,...", help=f"default {DEFAULT_M}")
+    parser.add_argument("--nk", type=parse_nk, default=DEFAULT_NK, metavar="NxK,...", help=f"default {DEFAULT_NK}")
+    parser.add_argument("--seed", type=_seed, help="of the random operands, default a fresh one")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table. 0, or 1 if a check failed.
+
+    Raises:
+        CompileError, CacheMissError, DriverError: a kernel could not be built or launched.
+    """
+    target = find_target()
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    if not options.json:
+        print(f"fp8gemm {__version__}, seed {seed}\n{target.introduction()}\n\n{report.header()}")
+    rows = _measure(options, target, seed)
+    summary = report.Summary.of(rows)
+    if options.json:
+        print(json.dumps(_as_json(rows, summary, target, seed), indent=1))
+    else:
+        print(f"\n{report.LEGEND}\n{summary}")
+    return EXIT_FAILED if summary.failed else 0
+
+
+def _measure(options: argparse.Namespace, target: Target, seed: int) -> list[report.Row]:
+    """All rows; as a table, each is printed as soon as it is there."""
+    import torch
+    from tqdm import tqdm
+
+    from fp8gemm.lab.demo.measure import measure_layer
+
+    generator = torch.Generator(target.device).manual_seed(seed)
+    current: AbstractContextManager[object] = nullcontext() if target.gpu is None else torch.cuda.device(target.device)
+    rows = []
+    # None: no bar where standard error is no terminal.
+    with current, tqdm(total=len(options.m) * len(options.nk), unit="product", leave=False, disable=None) as bar:
+        for n, k in options.nk:
+            for row in measure_layer(n, k, options.m, target, generator):
+                rows.append(row)
+                if not options.json:
+                    bar.write(report.line(row))
+                bar.update()
+    return rows
+
+
+def _as_json(rows: list[report.Row], summary: report.Summary, target: Target, seed: int) -> dict[str, object]:
+    return {
+        "version": __version__,
+        "seed": seed,
+        "backend": target.backend,
+        "chip": target.chip.name,
+        "gpu": None if target.gpu is None else target.gpu.name,
+        "message": target.reason,
+        "rows": [row.as_json() for row in rows],
+        "passed": summary.passed,
+        "failed": summary.failed,
+        "kernels_compiled": summary.compiled,
+        "kernels_from_cache": summary.from_cache,
+        "cache": list(summary.cache),
+        "ok": not summary.failed,
+    }
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to 2^63 - 1, got {text!r}")
+    return int(text)

@@ -1,0 +1,154 @@
+"""``fp8gemm explain``: why a product gets the tile config that it gets, as a table or a JSON object. Needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fp8gemm.cli.arguments import parse_count, parse_k, parse_positive
+from fp8gemm.errors import InputError
+from fp8gemm.tuning.explain import Explanation, explain_choice
+from fp8gemm.tuning.explain_grouped import explain_grouped
+from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
+from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
+from fp8gemm.tuning.hopper import CHIPS, named_chip
+from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, packed_problem
+from fp8gemm.tuning.terms import Row, Value
+
+SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
+WIDTH = 140
+"""Columns of the table with the default number of runners-up; formulas are wrapped to keep to it."""
+
+_LEAST_FORMULA = 20
+_GAP = "  "
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``run`` reads."""
+    parser.add_argument("m", type=parse_positive, metavar="M", help="below 2^31, as N and K")
+    parser.add_argument("n", type=parse_positive, metavar="N")
+    parser.add_argument("k", type=parse_k, metavar="K", help="a multiple of 16")
+    parser.add_argument("--chip", choices=CHIPS, default="h200", help="default h200")
+    parser.add_argument("--runners-up", type=parse_count, default=4, metavar="COUNT", help="default 4")
+    parser.add_argument(
+        "--output", choices=[kind.value for kind in OutputType], help="default bfloat16; of columns float32 alone"
+    )
+    parser.add_argument(
+        "--scaling",
+        choices=[kind.value for kind in Scaling],
+        help="B by blocks (default) or by rows; not with --groups",
+    )
+    parser.add_argument(
+        "--groups",
+        type=parse_positive,
+        metavar="G",
+        help=f"a grouped product of at most {MAX_GROUPS} groups, of which a typical one has M rows",
+    )
+    parser.add_argument(
+        "--layout",
+        choices=[grouping.value for grouping in GROUPINGS],
+        help="of --groups: contiguous (default), masked, or columns, of which K counts for nothing",
+    )
+    parser.add_argument("--batch-invariant", action="store_true", help="choose as the batch-invariant mode does")
+    parser.add_argument("--static-weights", action="store_true", help="choose as for plans with static_weights")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the derivation. 0.
+
+    Raises:
+        InputError: options that exclude each other, or sizes that grouped products do not have.
+    """
+    chip = named_chip(options.chip)
+    if options.groups is None:
+        explanation = explain_choice(_problem(options), chip, options.runners_up)
+    else:
+        explanation = explain_grouped(_grouped_problem(options), chip, options.runners_up)
+    print(json.dumps(explanation.as_json(), indent=1) if options.json else "\n".join(lines(explanation)))
+    return 0
+
+
+def _problem(options: argparse.Namespace) -> Problem:
+    if options.layout is not None:
+        raise InputError("--layout: expected --groups beside it")
+    output, scaling = OutputType(options.output or "bfloat16"), Scaling(options.scaling or "1d2d")
+    problem = packed_problem(options.m, options.n, options.k, output, scaling, batch_invariant=options.batch_invariant)
+    return replace(problem, static_weights=options.static_weights)
+
+
+def _grouped_problem(options: argparse.Namespace) -> GroupedProblem:
+    grouping = parse_grouping(options.layout or Grouping.CONTIGUOUS.value)
+    if options.scaling is not None:
+        raise InputError("--scaling: expected none beside --groups, whose layout says it")
+    of_columns = grouping is Grouping.COLUMNS
+    usual = OutputType.FLOAT32 if of_columns else OutputType.BFLOAT16
+    output = usual if options.output is None else OutputType(options.output)
+    if of_columns and (output is not usual or options.batch_invariant):
+        raise InputError("--layout columns: expected neither another --output than float32 nor --batch-invariant")
+    if options.static_weights:
+        raise InputError("--static-weights: expected none beside --groups, whose kernels read no weight ahead")
+    sizes = options.groups, options.m, options.n, options.k
+    return grouped_problem(grouping, *sizes, output, batch_invariant=options.batch_invariant)
+
+
+def lines(explanation: Explanation) -> Iterator[str]:
+    """The derivation for people: facts, a column per config, and what follows from them."""
+    problem = explanation.problem
+    mode = ", batch-invariant" * problem.batch_invariant
+    if isinstance(problem, GroupedProblem):
+        groups = f"{problem.groups} groups, {problem.grouping.value}: "
+    else:
+        groups, mode = "", mode + ", static weights" * problem.static_weights
+    yield (
+        f"{groups}M = {problem.m}, N = {problem.n}, K = {problem.k}: {problem.output.value} output, B scaled "
+        f"{problem.scaling.value}{mode}, on {explanation.chip.name}"
+    )
+    yield from _table(explanation.facts)
+    yield from _table(explanation.rows, [config.label.partition("-")[::2] for config in explanation.configs])
+    yield ""
+    for sentence in explanation.verdict:
+        yield from textwrap.wrap(sentence, WIDTH, break_on_hyphens=False)
+
+
+def figure(value: Value) -> str:
+    """A value as the table shows it: whole numbers whole, others to a few digits, huge ones with exponent."""
+    if isinstance(value, str):
+        return value
+    size = abs(value)
+    if size >= 1e12:
+        return f"{value:.3e}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    digits = 0 if size >= 1e4 else 1 if size >= 100 else 2 if size >= 1 or size == 0 else 4
+    return f"{value:,.{digits}f}"
+
+
+def _table(rows: Sequence[Row], titles: Sequence[tuple[str, ...]] = ()) -> Iterator[str]:
+    """Rows under their groups' names. A config's title is the first and the second half of its label, one a line."""
+    cells = [[figure(value) for value in row.values] for row in rows]
+    names = max(len(row.name) for row in rows)
+    units = max(len(row.unit) for row in rows)
+    columns = [max(map(len, column)) for column in zip(*cells, *zip(*titles, strict=True), strict=True)]
+    used = 2 + names + sum(len(_GAP) + width for width in (*columns, units)) + len(_GAP)
+    room = max(WIDTH - used, _LEAST_FORMULA)
+
+    def line(name: str, values: Sequence[str], unit: str = "", formula: str = "") -> str:
+        aligned = (f"{value:>{width}}" for value, width in zip(values, columns, strict=True))
+        return _GAP.join([f"  {name:<{names}}", *aligned, f"{unit:<{units}}", formula]).rstrip()
+
+    if titles:
+        yield ""
+        yield line("winner first", [title[0] for title in titles])
+        yield line("", [title[1] for title in titles])
+    group = None
+    for row, values in zip(rows, cells, strict=True):
+        if row.group != group:
+            group = row.group
+            yield from ("", group)
+        first, *more = textwrap.wrap(row.formula, room) or [""]
+        yield line(row.name, values, row.unit, first)
+        yield from (line("", [""] * len(columns), "", part) for part in more)

@@ -1,0 +1,160 @@
+"""The command ``fp8gemm``: finds the subcommand, and tells a person about errors without a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
+
+from fp8gemm import __version__
+from fp8gemm.cli.interrupts import EXIT_INTERRUPTED, loading
+from fp8gemm.cli.streams import clipped, drained, prepare_streams
+from fp8gemm.errors import Fp8GemmError, InputError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+EXIT_FAILED = 1
+
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Attributes:
+        module: where it is; it has ``SUMMARY``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit
+            code. It is imported when its command is asked for: what the others need takes seconds to import.
+        summary: its ``SUMMARY``.
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Command(
+        "fp8gemm.cli.demo", "Quantise, compile, multiply, check and time a few layers on the machine at hand."
+    ),
+    "warmup": Command("fp8gemm.cli.warmup", "Compile every kernel that shapes or a model can need, ahead of time."),
+    "cache": Command("fp8gemm.cli.cache", "List, verify, seal, move and empty directories of compiled kernels."),
+    "explain": Command(
+        "fp8gemm.cli.explain",
+        "Derive the tile config of a product, term by term, beside the runners-up.",
+    ),
+    "info": Command(
+        "fp8gemm.cli.info",
+        "Say what is installed, what this machine has, and whether kernels can run on it.",
+    ),
+    "tune": Command(
+        "fp8gemm.cli.tune",
+        "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table.",
+    ),
+    "bench": Command(
+        "fp8gemm.cli.bench",
+        "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU.",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand.
+
+    Args:
+        argv: the words after ``fp8gemm``; those of this process by default.
+
+    Returns:
+        The exit code: 0; 1 for an `Fp8GemmError`, whose message goes to standard error, for what the operating system
+        or the installation refuses, or whatever else the subcommand calls a failure.
+
+    Raises:
+        SystemExit: with code 2 for bad arguments, with 0 after ``--help`` and ``--version``.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        prepare_streams()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(words)
+    except Fp8GemmError as error:
+        return _failed(str(error))
+    except BrokenPipeError:
+        return EXIT_FAILED  # the reader has gone, as in `fp8gemm demo | head`
+    except OSError as error:
+        where = "" if drained() else "standard output: "
+        return _failed(f"{where}{error}")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "fp8gemm":
+            raise
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        reason = f"{error.name}, which is not installed" if missing else f"what cannot be imported: {error}"
+        return _failed(f"this command needs {reason}")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        drained()
+
+
+def _run(words: Sequence[str]) -> int:
+    """Whatever is printed is written when this returns."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InputError("expected a working directory; the one that this was started in is gone") from None
+    try:
+        with loading():
+            parser = _parser(next((word for word in words if word in COMMANDS), None))
+        options = parser.parse_args(words)
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    code = int(options.run(options))
+    sys.stdout.flush()
+    return code
+
+
+def _failed(message: str) -> int:
+    with suppress(OSError):  # standard error may be full too
+        print(f"fp8gemm: {clipped(message)}", file=sys.stderr)
+    return EXIT_FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose errors repeat no more of a word than others do."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(clipped(message))
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        # The library's own passes over an error, and --help into a full disk would be a success.
+        if message:
+            (file or sys.stderr).write(message)
+
+
+def _parser(asked: str | None) -> argparse.ArgumentParser:
+    """All commands by their summaries, and the arguments of the one that was asked for."""
+    parser = _Parser(prog="fp8gemm", description="FP8 matrix products with per-block scales on Hopper.")
+    parser.add_argument("--version", action="version", version=f"fp8gemm {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, (place, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary[0].lower() + summary[1:].rstrip("."), description=summary)
+        if name == asked:
+            module = import_module(place)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line, without the place in our code that Python would name."""
+    print(f"fp8gemm: warning: {clipped(str(message))}", file=file or sys.stderr)

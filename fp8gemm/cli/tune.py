@@ -1,0 +1,280 @@
+"""``fp8gemm tune``: from options to timings of every candidate, a judgement of the choice, and a tuned table."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fp8gemm.cli.arguments import grouped_layers, parse_m, parse_nk, parse_positive, random_count, shapes
+from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK, EXIT_FAILED, EXIT_NO_DEVICE
+from fp8gemm.cli.interrupts import loading
+from fp8gemm.errors import InputError
+from fp8gemm.lab import DEVICE
+from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.tune import report
+from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
+from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
+from fp8gemm.lab.tune.results import Results, Row, merged, recorded_seed
+from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
+from fp8gemm.tuning.grouped_problem import grouped_problem
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.problem import Problem, packed_problem
+from fp8gemm.tuning.select import Config, eligible_configs, select_config
+from fp8gemm.tuning.table import NO_TABLES, Table, forget_tables, read_table, write_table
+
+if TYPE_CHECKING:
+    from fp8gemm.lab.tune.measure import Tuner
+
+SUMMARY = "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table."
+DEFAULT_CANDIDATES = 12
+METHOD = (
+    "CUDA-graph replay over rotating operand sets larger than three times L2, candidates in turn in an order drawn for "
+    "each round, median of {rounds} of {measure_ms:g} ms, microseconds per call"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``run`` reads."""
+    parser.add_argument("--m", type=parse_m, metavar="M,...", help=f"every one with every --nk, default {DEFAULT_M}")
+    parser.add_argument(
+        "--nk", type=parse_nk, metavar="NxK,...", help=f"every one with every --m, default {DEFAULT_NK}"
+    )
+    parser.add_argument("--shapes", type=shapes, metavar="MxNxK,...", help="these shapes")
+    parser.add_argument(
+        "--random", type=random_count, metavar="COUNT", help=f"so many random shapes, at most {MOST_RANDOM}, by --seed"
+    )
+    parser.add_argument(
+        "--grouped",
+        type=grouped_layers,
+        default=[],
+        metavar="GxNxK,...",
+        help=f"instead: grouped products, about --m rows in a group, default {DEFAULT_GROUPED_M}; for the report alone",
+    )
+    parser.add_argument(
+        "--layout",
+        type=layouts,
+        default=LAYOUTS,
+        metavar="NAME,...",
+        help="of --grouped: contiguous, masked; default both",
+    )
+    parser.add_argument("--seed", type=int, help="of random shapes and operands, default that of --results, or fresh")
+    parser.add_argument(
+        "--candidates",
+        type=_candidates,
+        default=DEFAULT_CANDIDATES,
+        metavar="all|COUNT",
+        help=f"all, or so many that the model ranks first, default {DEFAULT_CANDIDATES}",
+    )
+    parser.add_argument("--peer", action="store_true", help=f"time torch._scaled_mm ({report.PEER}) beside them")
+    parser.add_argument("--results", type=Path, metavar="PATH", help="write every timing here; go on where it ends")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="PATH",
+        help=f"keep here each config that beats the model's choice by more than {100 * report.MARGIN:g} %%",
+    )
+    parser.add_argument(
+        "--static-weights",
+        action="store_true",
+        help="by programmatic dependent launch, the weight read ahead of the kernel before: plans with static_weights",
+    )
+    parser.add_argument("--rounds", type=parse_positive, default=3, help="measurements per candidate, default 3")
+    parser.add_argument("--measure-ms", type=float, default=3.0, help="length of one measurement, default 3")
+    parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print and write. 0; 1 if a candidate failed; 2 without a Hopper GPU.
+
+    Raises:
+        InputError: a file is not what the option takes, or options exclude each other.
+        LostDeviceError: a kernel has broken the CUDA context; what was measured is written.
+    """
+    from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
+
+    _check_grouped(options)
+    with loading():
+        diagnosis = diagnose(0)
+    if diagnosis.status is not DeviceStatus.READY:
+        print(f"tune: {diagnosis.message}", file=sys.stderr)
+        return EXIT_NO_DEVICE
+
+    import torch
+
+    from fp8gemm.kernels.dispatch import device_chip
+    from fp8gemm.lab.tune.measure import Tuner
+
+    seed = recorded_seed(options.results) if options.seed is None else options.seed
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    device, chip = device_info(0), device_chip(0)
+    heading: dict[str, Any] = {
+        "gpu": device.name,
+        "chip": chip.name,
+        "num_sms": chip.num_sms,
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "driver_cuda": device.driver_version,
+        "method": METHOD.format(rounds=options.rounds, measure_ms=options.measure_ms),
+        "seed": seed,
+        "static_weights": options.static_weights,
+    }
+    if not options.json:
+        print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=1e3 * options.measure_ms)
+    if options.grouped:
+        sizes = options.m or parse_m(DEFAULT_GROUPED_M)
+        of_groups = plan_grouped(options.grouped, sizes, options.layout, chip, options.candidates)
+        with torch.cuda.device(DEVICE):
+            return EXIT_FAILED if run_grouped(of_groups, tuner, heading, options) else 0
+    problems = [
+        replace(packed_problem(shape.m, shape.n, shape.k), static_weights=options.static_weights)
+        for shape in chosen_shapes(options, seed)
+    ]
+    work = [plan_work(problem, chip, options.candidates) for problem in problems]
+    output = Output(Results(heading, options.results), options.table, heading)
+    with torch.cuda.device(DEVICE):
+        _measure(work, tuner, output, options)
+    summary = report.Summary.of(output.rows)
+    left_out = len(work) - len(output.rows)
+    if options.json:
+        print(json.dumps({**heading, **report.as_json(output.rows, summary), "left_out": left_out}, indent=1))
+    else:
+        print(f"\n{summary}" + (f"\n{left_out} shapes left out, the budget was used up" if left_out else ""))
+    return EXIT_FAILED if summary.failed else 0
+
+
+def _check_grouped(options: argparse.Namespace) -> None:
+    """Whether options are given that grouped products have no use for, or sizes that they do not have.
+
+    Raises:
+        InputError: some are.
+    """
+    names = ("nk", "shapes", "random", "peer", "results", "table", "static_weights")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    if options.grouped and given:
+        raise InputError(f"expected none of these beside --grouped, got {', '.join(given)}")
+    for (groups, n, k), grouping in product(options.grouped, options.layout):
+        grouped_problem(grouping, groups, 1, n, k)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be timed for a shape.
+
+    Attributes:
+        problem: the product.
+        candidates: by label, the model's first one first.
+        choice, model: labels of what `select` chooses, and of what it chooses without tables.
+    """
+
+    problem: Problem
+    candidates: dict[str, Config]
+    choice: str
+    model: str
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.problem.m, self.problem.n, self.problem.k)
+
+
+def plan_work(problem: Problem, chip: Chip, count: int | None) -> Work:
+    """The first ``count`` eligible candidates by the model, all of them for None, and the choice in any case."""
+    ranked = eligible_configs(problem, chip, NO_TABLES)
+    choice = select_config(problem, chip)
+    wanted = {config.label: config for config in (*ranked[:count], choice)}
+    return Work(problem, wanted, choice.label, ranked[0].label)
+
+
+def chosen_shapes(options: argparse.Namespace, seed: int) -> list[Shape]:
+    """Every shape that the options name, once, in their order; the default ones if they name none."""
+    found = list(options.shapes or ())
+    if options.m or options.nk or not (found or options.random):
+        grid = options.m or parse_m(DEFAULT_M), options.nk or parse_nk(DEFAULT_NK)
+        found += [Shape(m, n, k) for m in grid[0] for n, k in grid[1]]
+    found += random_shapes(options.random, seed) if options.random else []
+    return list(dict.fromkeys(found))
+
+
+class Output:
+    """The files of a run, and the rows that are done.
+
+    Raises:
+        InputError: a file is not what it should be, or is of another chip.
+    """
+
+    def __init__(self, results: Results, table_path: Path | None, heading: dict[str, Any]) -> None:
+        self.results, self.rows = results, list[Row]()
+        self._path = table_path
+        self._table = Table(*(heading[name] for name in ("gpu", "chip", "num_sms", "date", "method")))
+        if table_path is not None and os.path.exists(table_path):
+            old, new = read_table(table_path), self._table
+            if (old.chip, old.num_sms) != (new.chip, new.num_sms):
+                raise InputError(
+                    f"{table_path}: expected a table of the chip {new.chip} with {new.num_sms} SMs, got one of "
+                    f"{old.chip} with {old.num_sms}"
+                )
+            self._table = replace(new, entries=old.entries)
+
+    def finish(self, row: Row, work: Work) -> Row:
+        """Write a shape whose timings are complete; the row without configs that are not candidates now."""
+        self.results.add(row)
+        self.rows.append(row.only(work.candidates))
+        if self._path is not None:
+            static = work.problem.static_weights
+            write_table(self._path, report.updated(self._table, self.rows, static_weights=static))
+            forget_tables()
+        return self.rows[-1]
+
+
+def _measure(work: Sequence[Work], tuner: Tuner, output: Output, options: argparse.Namespace) -> None:
+    """Every shape that the budget allows, each written and printed as soon as it is there."""
+    from tqdm import tqdm
+
+    from fp8gemm.kernels.catalogue import kernel_request
+    from fp8gemm.lab.tune.ahead import Ahead
+    from fp8gemm.lab.tune.measure import LostDeviceError
+
+    def requests(each: Work, names: Sequence[str]) -> Iterator[Any]:
+        return (kernel_request(each.problem, each.candidates[name]) for name in names if name in each.candidates)
+
+    known = [output.results.row(each.shape, choice=each.choice, model=each.model) for each in work]
+    peers = [report.PEER] if options.peer else []
+    missing = [row.missing([*each.candidates, *peers]) for row, each in zip(known, work, strict=True)]
+    start = time.monotonic()
+    # None: no bar where standard error is no terminal.
+    bar = tqdm(total=len(work), unit="shape", leave=False, disable=None)
+    emit = (lambda text: None) if options.json else bar.write
+    emit(report.header())
+    wanted = (request for pair in zip(work, missing, strict=True) for request in requests(*pair))
+    with bar, Ahead(wanted) as ahead:
+        for each, row, names in zip(work, known, missing, strict=True):
+            if options.budget_seconds is not None and time.monotonic() - start > options.budget_seconds:
+                break
+            if names:
+                ahead.wait(list(requests(each, names)))
+                configs = [each.candidates[name] for name in names if name in each.candidates]
+                try:
+                    measured = tuner.measure(each.problem, configs, peer=report.PEER in names)
+                except LostDeviceError as error:
+                    output.results.add(merged(row, {}, {}, {error.label: str(error)}))
+                    raise
+                row = merged(row, measured.us, measured.peers, measured.failed)
+            emit(report.line(output.finish(row, each)))
+            bar.update()
+
+
+def _candidates(text: str) -> int | None:
+    return None if text == "all" else parse_positive(text)

@@ -1,0 +1,127 @@
+"""The host's side of ``include/fp8gemm/kernels/dense.cuh``: what to compile, how to fill in its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.tensor_map import Swizzle, encode_2d, replace_address
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels.gemm import GemmKernel, addends, countable, encode_codes, encode_scales, pitch, request_label
+from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
+from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_HEADER = "fp8gemm/kernels/dense.cuh"
+_FAMILY = "Dense"
+_SWIZZLES: dict[int, Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
+
+
+def kernel_request(problem: Problem, config: TileConfig) -> KernelRequest:
+    """What the JIT must build for a problem under a config. M does not matter: it is a run-time argument."""
+    return KernelRequest(
+        label=request_label(f"dense_{problem.scaling.value}", problem, config.label),
+        header=_HEADER,
+        family=_FAMILY,
+        config=(
+            ("n", problem.n),
+            ("k", problem.k),
+            *asdict(config).items(),
+            ("shared_bytes", cta_shared_bytes(problem, config)),
+            ("scaling", problem.scaling),
+            ("grouping", Grouping.NONE),
+            ("output", problem.output),
+            ("store", problem.store),
+            *addends(problem),
+        ),
+    )
+
+
+def cta_shared_bytes(problem: Problem, config: TileConfig) -> int:
+    """Shared memory of a CTA."""
+    return shared_bytes(config, problem.store, problem.output, problem.scaling)
+
+
+class DenseKernel(GemmKernel):
+    """One kernel of the family; arguments and errors are those of `GemmKernel`, and
+
+    Args:
+        config: a legal tile config.
+        num_sms: SMs that a launch may occupy.
+    """
+
+    config: TileConfig
+
+    def __init__(
+        self,
+        problem: Problem,
+        config: TileConfig,
+        *,
+        device_index: int,
+        num_sms: int,
+        allow_compile: bool = True,
+        programmatic: bool = False,
+    ) -> None:
+        self.config = config
+        super().__init__(
+            problem,
+            kernel_request(problem, config),
+            device_index=device_index,
+            threads=config.threads,
+            cluster_size=config.cluster_size,
+            dynamic_shared_bytes=cta_shared_bytes(problem, config),
+            allow_compile=allow_compile,
+            programmatic=programmatic,
+        )
+        # More clusters than are resident at once would wait for others to end instead of sharing the work.
+        self._max_clusters = max(min(num_sms // config.cluster_size, self.resident_clusters()), 1)
+        self._cluster_cols = -(-problem.n // (config.block_n * config.cluster_n))
+
+    def grid(self, m: int) -> int:
+        """CTAs that a launch for M rows has: one per SM, or fewer when there are fewer tiles."""
+        cluster_rows = -(-m // (self.config.block_m * self.config.cluster_m))
+        return min(countable(cluster_rows * self._cluster_cols), self._max_clusters) * self.config.cluster_size
+
+    def _encode(
+        self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock
+    ) -> None:
+        config = self.config
+        part_of_a = config.block_m // config.cluster_n
+        encode_codes(block.tensor_map_a, a, box_rows=part_of_a)
+        if tail := a.shape[0] % part_of_a:
+            encode_codes(block.tensor_map_a_tail, a, box_rows=tail)
+        encode_codes(block.tensor_map_b, b, box_rows=config.block_n // config.cluster_m)
+        encode_scales(block.tensor_map_scales_a, scales_a, box_rows=config.block_m)
+        if self.problem.scaling is Scaling.ROW:
+            encode_scales(block.tensor_map_scales_b, scales_b, box_rows=config.block_n)
+        else:
+            block.params.scales_b = scales_b.data_ptr()
+        if self.problem.store is StoreKind.TMA:
+            encode_output(block.tensor_map_d, out, config, self.problem.output)
+
+    def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
+        replace_address(block.tensor_map_a, a)
+        if block.params.m % (self.config.block_m // self.config.cluster_n):
+            replace_address(block.tensor_map_a_tail, a)
+        replace_address(block.tensor_map_scales_a, scales_a)
+        if self.problem.store is StoreKind.TMA:
+            replace_address(block.tensor_map_d, out)
+
+
+def encode_output(destination: int, out: Tensor, config: TileConfig, output: OutputType) -> None:
+    """Of (rows, N), row-major: a box is a part that a warpgroup stages."""
+    box_rows, box_cols = staged_part(config)
+    encode_2d(
+        destination,
+        address=out.data_ptr(),
+        dtype=output.value,
+        inner=out.shape[1],
+        outer=out.shape[0],
+        outer_stride_bytes=pitch(out, multiple=16 // output.bytes) * output.bytes,
+        box_inner=box_cols,
+        box_outer=box_rows,
+        swizzle=_SWIZZLES[box_cols * output.bytes],
+    )

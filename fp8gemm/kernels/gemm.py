@@ -1,0 +1,232 @@
+"""What the kernels of every family have in common on the host: loading, arguments that are encoded once, the launch.
+
+Operands reach these modules checked (see `fp8gemm.products.operands`); nothing here validates what a user passed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.launch import BoundLaunch, LaunchConfig, max_active_clusters
+from fp8gemm.driver.library import ensure_context
+from fp8gemm.driver.tensor_map import encode_2d
+from fp8gemm.errors import InputError
+from fp8gemm.jit.kernel import LoadedKernel, load
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PLAIN_PRODUCTS = 2**37
+"""Products M N K from which a launch is never programmatic: 0.3 ms and more, beside which the few microseconds that it
+would start ahead are nothing. Launched so, 128x128 tiles took 466 and not 434 us for 2048x7168x16384, and 978 and not
+858 for twice the rows (H200, 2026-11-22); why is not known."""
+
+MAX_TILES = 2**31 - 1
+"""Tiles of a launch, and CTAs: kernels count on from tile to tile in 32 bits, and no grid is larger."""
+
+
+def countable(tiles: int) -> int:
+    """``tiles``, as many as a launch may have.
+
+    Raises:
+        InputError: they are more than `MAX_TILES`.
+    """
+    if tiles > MAX_TILES:
+        raise InputError(f"expected an output of at most {MAX_TILES} tiles, got {tiles}; divide M or N among calls")
+    return tiles
+
+
+def request_label(family: str, problem: Problem, config_label: str) -> str:
+    """Name of a kernel: family, N, K, config, output, store and what is added."""
+    parts = [family, f"n{problem.n}", f"k{problem.k}", config_label, problem.output.value, problem.store.value]
+    parts += [f"{name}-{addend.value}" for name, addend in addends(problem) if addend is not Addend.NONE]
+    return "-".join(parts)
+
+
+def addends(problem: Problem) -> tuple[tuple[str, Addend], ...]:
+    """Constants of the kernel that say what is added to the product."""
+    return ("c", problem.c), ("bias", problem.bias)
+
+
+class GemmKernel(ABC):
+    """One kernel, loaded on one GPU and ready to launch; threads may share it.
+
+    Attributes:
+        config: what it was compiled for.
+        problem: N, K, types and store kind.
+        reads_scales_by_tma: whether scales of rows must lie as TMA reads them; else they may have any strides.
+
+    Args:
+        problem: N, K, types and store kind; M is ignored.
+        request: what the JIT builds for it.
+        device_index: the GPU.
+        threads: of a CTA.
+        cluster_size: CTAs of a cluster.
+        dynamic_shared_bytes: dynamic shared memory of a CTA.
+        allow_compile: whether a kernel that is in no cache may be compiled.
+        programmatic: launch it as a programmatic dependent of the kernel before it in the stream, but for products of
+            `PLAIN_PRODUCTS` and more.
+
+    Raises:
+        CacheMissError, CompileError, DriverError: as `fp8gemm.jit.kernel.load` does.
+    """
+
+    config: Any
+    reads_scales_by_tma = True
+
+    def __init__(
+        self,
+        problem: Problem,
+        request: KernelRequest,
+        *,
+        device_index: int,
+        threads: int,
+        cluster_size: int,
+        dynamic_shared_bytes: int,
+        allow_compile: bool,
+        programmatic: bool,
+    ) -> None:
+        self.problem = problem
+        self.loaded: LoadedKernel = load(request, device_index, dynamic_shared_bytes, allow_compile=allow_compile)
+        make_launch = partial(
+            LaunchConfig,
+            function=self.loaded.function,
+            device_index=device_index,
+            grid_x=cluster_size,
+            threads=threads,
+            cluster_x=cluster_size,
+            dynamic_shared_bytes=dynamic_shared_bytes,
+        )
+        self._launch, self._plain_launch = make_launch(programmatic=programmatic), make_launch(programmatic=False)
+
+    @abstractmethod
+    def grid(self, m: int) -> int:
+        """CTAs that a launch for M rows has.
+
+        Raises:
+            InputError: its tiles are more than kernels can count.
+        """
+
+    @abstractmethod
+    def _encode(
+        self,
+        a: Tensor,
+        scales_a: Tensor,
+        b: Tensor,
+        scales_b: Tensor,
+        out: Tensor,
+        block: ArgumentBlock,
+    ) -> None:
+        """Write the tensor maps, and what else depends on the family, to an argument block."""
+
+    @abstractmethod
+    def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
+        """Put other addresses where `_encode` put those of A, its scales and the output."""
+
+    def resident_clusters(self) -> int:
+        """Clusters that the GPU holds at once."""
+        return max_active_clusters(self._launch)
+
+    def bind(
+        self,
+        a: Tensor,
+        scales_a: Tensor,
+        b: Tensor,
+        scales_b: Tensor,
+        *,
+        out: Tensor,
+        stream: int,
+        c: Tensor | None = None,
+        bias: Tensor | None = None,
+        static_weights: bool = False,
+    ) -> BoundLaunch:
+        """The launch for checked operands; it holds their addresses, and none of them.
+
+        Args are those of `fp8gemm.gemm` with M > 0, row scales MN-major if the kernel reads them by TMA, ``out`` and
+        ``c`` such that this kernel's store kind can serve them, ``c`` and ``bias`` given if and only if the problem has
+        them; the CUstream; and whether no kernel that may still be running writes ``b`` or ``scales_b``.
+        """
+        ensure_context(self._launch.device_index)  # a thread that has not used torch.cuda has none; maps need one
+        block = ArgumentBlock()
+        self._encode(a, scales_a, b, scales_b, out, block)
+        m = a.shape[0]
+        launch = self._plain_launch if m * self.problem.n * self.problem.k >= PLAIN_PRODUCTS else self._launch
+        # Where nothing runs ahead of the kernel before, weights that are asked for first only make the rest late.
+        _fill(block, m, out, c, bias, static_weights and launch.programmatic)
+        return BoundLaunch(launch, block, stream, self.grid(m))
+
+    def rebind(self, bound: BoundLaunch, *, a: int, scales_a: int, out: int, stream: int) -> BoundLaunch:
+        """A launch like ``bound``, of this kernel, for operands like its own at other device addresses.
+
+        Args:
+            bound: from `bind`, without C.
+            a, scales_a, out: addresses, aligned as those of ``bound`` were.
+            stream: the CUstream.
+        """
+        ensure_context(self._launch.device_index)
+        block = ArgumentBlock()
+        block.read_from(bound.arguments)
+        self._move(block, a, scales_a, out)
+        block.params.d = out
+        return BoundLaunch(bound.config, block, stream, bound.grid_x)
+
+    def __call__(self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **others: Any) -> None:
+        """Bind and launch; arguments are those of `bind`."""
+        self.bind(a, scales_a, b, scales_b, **others)()
+
+
+def _fill(
+    block: ArgumentBlock, m: int, out: Tensor, c: Tensor | None, bias: Tensor | None, static_weights: bool
+) -> None:
+    params = block.params
+    params.d = out.data_ptr()
+    params.d_stride_m, params.d_stride_n = out.stride()
+    if c is not None:
+        params.c = c.data_ptr()
+        params.c_stride_m, params.c_stride_n = c.stride()
+    if bias is not None:
+        params.bias = bias.data_ptr()
+    params.m = m
+    params.static_weights = static_weights
+
+
+def encode_codes(destination: int, codes: Tensor, *, box_rows: int) -> None:
+    """Of (rows, K): a box is ``box_rows`` rows of one K block."""
+    rows, k = codes.shape
+    encode_2d(
+        destination,
+        address=codes.data_ptr(),
+        dtype="uint8",
+        inner=k,
+        outer=rows,
+        outer_stride_bytes=pitch(codes, multiple=16),
+        box_inner=SCALE_BLOCK,
+        box_outer=box_rows,
+        swizzle="128B",
+    )
+
+
+def encode_scales(destination: int, scales: Tensor, *, box_rows: int) -> None:
+    """Of (rows, K blocks), MN-major: a box is the scales of ``box_rows`` rows in one K block."""
+    rows, k_blocks = scales.shape
+    encode_2d(
+        destination,
+        address=scales.data_ptr(),
+        dtype="float32",
+        inner=rows,
+        outer=k_blocks,
+        outer_stride_bytes=pitch(scales.t(), multiple=4) * 4,
+        box_inner=box_rows,
+        box_outer=1,
+    )
+
+
+def pitch(matrix: Tensor, *, multiple: int) -> int:
+    """Elements from row to row; of a single row, whose stride means nothing, its length rounded up to ``multiple``."""
+    rows, cols = matrix.shape
+    return matrix.stride(0) if rows > 1 else -(-cols // multiple) * multiple

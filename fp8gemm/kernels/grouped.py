@@ -1,0 +1,203 @@
+"""The host's side of ``include/fp8gemm/kernels/grouped*.cuh``: what to compile, how to fill in its arguments.
+
+Operands reach this module checked (see `fp8gemm.grouped_operands`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.launch import BoundLaunch, LaunchConfig, max_active_clusters
+from fp8gemm.driver.library import ensure_context
+from fp8gemm.frozen import dataclass
+from fp8gemm.jit.kernel import load
+from fp8gemm.jit.request import ConfigValue, KernelRequest
+from fp8gemm.kernels.dense import encode_output
+from fp8gemm.kernels.gemm import PLAIN_PRODUCTS, countable, encode_codes, encode_scales
+from fp8gemm.kernels.swap_ab import encode_blocks
+from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Grouping, Scaling, StoreKind
+from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_WHOLE_BAND = 2**16
+"""More rows of tiles than a group has: all tokens of a weight's tile follow each other, and find it in L2."""
+
+
+def kernel_request(problem: GroupedProblem, config: Config) -> KernelRequest:
+    """What the JIT must build for a problem under a config. Sizes of groups do not matter."""
+    swaps = isinstance(config, SwapAbConfig)
+    parts = [f"grouped-{problem.grouping.value}-g{problem.groups}-n{problem.n}"]
+    parts += [] if problem.grouping is Grouping.COLUMNS else [f"k{problem.k}"]
+    parts += [config.label, problem.output.value, problem.store.value]
+    parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
+    of_orientation: tuple[tuple[str, ConfigValue], ...] = (("scaling", problem.scaling),)
+    if swaps:
+        of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("raster_band", _WHOLE_BAND)
+    return KernelRequest(
+        label="-".join(parts),
+        header=f"fp8gemm/kernels/{'grouped_swap_ab' if swaps else 'grouped'}.cuh",
+        family="GroupedSwapAb" if swaps else "Grouped",
+        config=(
+            ("n", problem.n),
+            ("k", SCALE_BLOCK if problem.grouping is Grouping.COLUMNS else problem.k),
+            ("groups", problem.groups),
+            ("grouping", problem.grouping),
+            *asdict(config).items(),
+            *of_orientation,
+            ("shared_bytes", grouped_shared_bytes(problem, config)),
+            ("output", problem.output),
+            ("store", problem.store),
+            ("c", problem.c),
+            ("bias", Addend.NONE),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class GroupedOperands:
+    """What a grouped kernel is launched with.
+
+    Attributes:
+        a: (rows, K) codes: with masked groups those of all groups, (G max_m, K).
+        scales_a: float32 (rows, K blocks), or with masked groups (G, max_m, K blocks); MN-major, each group's, if the
+            kernel reads them by TMA.
+        b: (G N, K) codes, or with groups of columns (N, K).
+        scales_b: float32 (G, ceil(N/128), K blocks), contiguous, or with groups of columns (N, K blocks), MN-major.
+        out: (rows, N), or with groups of columns (G M, N).
+        begins, ends: device addresses of int32s, see ``scheduler/group_table.cuh``; ``begins`` may be 0.
+        rows: of A, or with masked groups of each group.
+        products: multiplications, about.
+    """
+
+    a: Tensor
+    scales_a: Tensor
+    b: Tensor
+    scales_b: Tensor
+    out: Tensor
+    begins: int
+    ends: int
+    rows: int
+    products: int
+
+
+class GroupedKernel:
+    """One kernel, loaded on one GPU and ready to launch; threads may share it.
+
+    Args:
+        problem: what it is for; m is ignored.
+        config: a legal config.
+        device_index: the GPU.
+        num_sms: SMs that a launch may occupy.
+        limited: whether these are fewer than the GPU has.
+        allow_compile: whether it may be compiled if it is in no cache.
+        programmatic: launch it as a programmatic dependent of the kernel before it in the stream, but for products of
+            `PLAIN_PRODUCTS` and more.
+
+    Attributes:
+        reads_scales_by_tma: whether scales of rows must lie as TMA reads them; else they may have any strides.
+
+    Raises:
+        CacheMissError, CompileError, DriverError: as `fp8gemm.jit.kernel.load` does.
+    """
+
+    def __init__(
+        self,
+        problem: GroupedProblem,
+        config: Config,
+        *,
+        device_index: int,
+        num_sms: int,
+        limited: bool = False,
+        allow_compile: bool = True,
+        programmatic: bool = False,
+    ) -> None:
+        self.problem, self.config = problem, config
+        self.reads_scales_by_tma = not isinstance(config, SwapAbConfig)
+        shared = grouped_shared_bytes(problem, config)
+        loaded = load(kernel_request(problem, config), device_index, shared, allow_compile=allow_compile)
+        make_launch = partial(
+            LaunchConfig,
+            function=loaded.function,
+            device_index=device_index,
+            grid_x=config.cluster_size,
+            threads=config.threads,
+            cluster_x=config.cluster_size,
+            dynamic_shared_bytes=shared,
+        )
+        self._launch, self._plain_launch = make_launch(programmatic=programmatic), make_launch(programmatic=False)
+        resident = max_active_clusters(self._launch)
+        if limited or not isinstance(config, SwapAbConfig):
+            resident = min(resident, num_sms // config.cluster_size)
+        self._max_clusters = max(resident, 1)
+
+    def grid(self, rows: int) -> int:
+        """CTAs of a launch: those that fit the GPU, or fewer when there are fewer tiles whatever the groups are.
+
+        Raises:
+            InputError: tiles of groups that do not overlap can be more than kernels can count.
+        """
+        config, problem = self.config, self.problem
+        clusters_m, clusters_n = (1, 1) if isinstance(config, SwapAbConfig) else (config.cluster_m, config.cluster_n)
+        tile_rows, tile_cols = config.block_m * clusters_m, config.block_n * clusters_n
+        if problem.grouping is Grouping.CONTIGUOUS:
+            tiles_m = min(-(-(rows + problem.groups * (tile_rows - 1)) // tile_rows), rows)
+        else:
+            tiles_m = problem.groups * -(-rows // tile_rows)
+        tiles = tiles_m * -(-problem.n // tile_cols)
+        return max(min(countable(tiles), self._max_clusters), 1) * config.cluster_size
+
+    def bind(self, operands: GroupedOperands, stream: int) -> BoundLaunch:
+        """The launch for checked operands; it holds their addresses, and none of them."""
+        ensure_context(self._launch.device_index)
+        block = ArgumentBlock()
+        params = block.params
+        if isinstance(self.config, SwapAbConfig):
+            self._encode_swapped(operands, self.config, block)
+        else:
+            self._encode(operands, self.config, block)
+        out = operands.out
+        params.d = out.data_ptr()
+        params.d_stride_m, params.d_stride_n = out.stride()
+        if self.problem.c is not Addend.NONE:
+            params.c, params.c_stride_m, params.c_stride_n = params.d, params.d_stride_m, params.d_stride_n
+        params.m, params.k = operands.rows, operands.a.shape[1]
+        params.group_begins, params.group_ends = operands.begins, operands.ends
+        launch = self._plain_launch if operands.products >= PLAIN_PRODUCTS else self._launch
+        return BoundLaunch(launch, block, stream, self.grid(operands.rows))
+
+    def _encode(self, operands: GroupedOperands, config: Config, block: ArgumentBlock) -> None:
+        assert not isinstance(config, SwapAbConfig)
+        encode_codes(block.tensor_map_a, operands.a, box_rows=config.block_m // config.cluster_n)
+        encode_codes(block.tensor_map_b, operands.b, box_rows=config.block_n // config.cluster_m)
+        box_rows = scales_of_box(self.problem, config)
+        encode_scales(block.tensor_map_scales_a, _side_by_side(operands.scales_a), box_rows=box_rows)
+        if self.problem.scaling is Scaling.ROW:
+            encode_scales(block.tensor_map_scales_b, operands.scales_b, box_rows=config.block_n)
+        else:
+            block.params.scales_b = operands.scales_b.data_ptr()
+        if self.problem.store is StoreKind.TMA:
+            encode_output(block.tensor_map_d, operands.out, config, self.problem.output)
+
+    def _encode_swapped(self, operands: GroupedOperands, config: SwapAbConfig, block: ArgumentBlock) -> None:
+        encode_blocks(block.tensor_map_a, operands.a, config, config.block_m)
+        encode_blocks(block.tensor_map_b, operands.b, config, config.block_n)
+        params, scales = block.params, operands.scales_a
+        params.scales_a, params.scales_b = scales.data_ptr(), operands.scales_b.data_ptr()
+        params.scales_a_stride_m, params.scales_a_stride_k = scales.stride()[-2:]
+        params.scales_a_stride_group = scales.stride(0) if scales.dim() == 3 else 0
+
+
+def _side_by_side(scales: Tensor) -> Tensor:
+    """MN-major scales (G, rows, K blocks) as (rows, G * K blocks)."""
+    if scales.dim() == 2:
+        return scales
+    groups, rows, blocks = scales.shape
+    return scales.as_strided((rows, groups * blocks), (1, scales.stride(2)))

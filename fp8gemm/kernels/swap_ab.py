@@ -1,0 +1,108 @@
+"""The host's side of ``include/fp8gemm/kernels/swap_ab.cuh``: what to compile, how to fill in its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fp8gemm.driver.arguments import ArgumentBlock
+from fp8gemm.driver.tensor_map import encode_column_blocks, replace_address
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels.gemm import GemmKernel, addends, countable, encode_codes, pitch, request_label
+from fp8gemm.tuning.problem import SCALE_BLOCK, Problem
+from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, tiles_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_HEADER = "fp8gemm/kernels/swap_ab.cuh"
+_FAMILY = "SwapAb"
+
+
+def kernel_request(problem: Problem, config: SwapAbConfig) -> KernelRequest:
+    """What the JIT must build for a problem under a config. M does not matter: it is a run-time argument."""
+    return KernelRequest(
+        label=request_label("swap_ab", problem, config.label),
+        header=_HEADER,
+        family=_FAMILY,
+        config=(
+            ("n", problem.n),
+            ("k", problem.k),
+            *asdict(config).items(),
+            ("shared_bytes", shared_bytes(config, problem.k)),
+            ("output", problem.output),
+            ("store", problem.store),
+            *addends(problem),
+        ),
+    )
+
+
+class SwapAbKernel(GemmKernel):
+    """One kernel of the family; arguments and errors are those of `GemmKernel`, and
+
+    Args:
+        config: a legal config.
+    """
+
+    config: SwapAbConfig
+    reads_scales_by_tma = False
+
+    def __init__(
+        self,
+        problem: Problem,
+        config: SwapAbConfig,
+        *,
+        device_index: int,
+        allow_compile: bool = True,
+        programmatic: bool = False,
+    ) -> None:
+        self.config = config
+        super().__init__(
+            problem,
+            kernel_request(problem, config),
+            device_index=device_index,
+            threads=config.threads,
+            cluster_size=config.cluster_size,
+            dynamic_shared_bytes=shared_bytes(config, problem.k),
+            allow_compile=allow_compile,
+            programmatic=programmatic,
+        )
+
+    def grid(self, m: int) -> int:
+        """CTAs that a launch for M rows has: a cluster for each tile."""
+        return countable(tiles_of(self.config, m, self.problem.n) * self.config.cluster_size)
+
+    def _encode(
+        self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock
+    ) -> None:
+        config = self.config
+        encode_blocks(block.tensor_map_a, a, config, config.block_m)
+        encode_blocks(block.tensor_map_b, b, config, config.block_n)
+        params = block.params
+        params.scales_a = scales_a.data_ptr()
+        params.scales_a_stride_m, params.scales_a_stride_k = scales_a.stride()
+        params.scales_b = scales_b.data_ptr()
+
+    def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
+        replace_address(block.tensor_map_a, a)
+        block.params.scales_a = scales_a
+
+
+def encode_blocks(destination: int, codes: Tensor, config: SwapAbConfig, box_rows: int) -> None:
+    """Of (rows, K): a box is ``box_rows`` rows of the K blocks of a stage, or of one if K is not whole blocks."""
+    rows, k = codes.shape
+    if k % SCALE_BLOCK:
+        encode_codes(destination, codes, box_rows=box_rows)
+        return
+    encode_column_blocks(
+        destination,
+        address=codes.data_ptr(),
+        dtype="uint8",
+        columns=k,
+        rows=rows,
+        row_stride_bytes=pitch(codes, multiple=16),
+        block_columns=SCALE_BLOCK,
+        box_rows=box_rows,
+        box_blocks=config.blocks_per_stage,
+        swizzle="128B",
+    )

@@ -1,0 +1,214 @@
+"""Device side of a measurement: a CUDA graph of many calls over rotating operands, timed with events."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fp8gemm.driver.device import DeviceInfo
+from fp8gemm.errors import Fp8GemmError
+from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Operands, Peer, relative_error
+from fp8gemm.lab.bench.report import Row, Shape
+from fp8gemm.lab.bench.suite import Suite
+from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, describe, measure_in_turn, schedule
+
+REWARM_SECONDS = 0.2
+"""Load before every shape but the first: the chip cools while the next operands are made."""
+
+
+class WrongResultError(Fp8GemmError, RuntimeError):
+    """A peer's result is not the product of its operands, so its speed means nothing."""
+
+
+class GraphTimer:
+    """Captures ``schedule.calls`` calls, going round the given ones, and replays them against the clock.
+
+    Args:
+        calls: one call per operand set.
+        schedule: how many calls one graph holds and how often it is replayed for one measurement.
+    """
+
+    def __init__(self, calls: Sequence[Callable[[], object]], schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._calls = list(calls)  # they own the tensors that the graph reads
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        # Compiling, loading, and allocating a workspace for this stream are forbidden or lost inside a capture.
+        with torch.cuda.stream(stream):
+            outputs = [call() for call in self._calls]
+        torch.cuda.synchronize()
+
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=stream):
+            for index in range(schedule.calls):
+                # An output is held until its slot comes round again: results rotate through memory as operands do.
+                slot = index % len(self._calls)
+                outputs[slot] = self._calls[slot]()
+        torch.cuda.synchronize()
+
+    def replayed(self, replays: int) -> GraphTimer:
+        """The same graph, replayed so often for one measurement."""
+        other = copy.copy(self)
+        other._schedule = replace(self._schedule, replays=replays)
+        return other
+
+    def __call__(self) -> float:
+        """One measurement: microseconds per call."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        # NOTE: this replay is not timed. While it runs the host queues the others, so none waits for its launch.
+        self._graph.replay()
+        start.record()
+        for _ in range(self._schedule.replays):
+            self._graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / (self._schedule.replays * self._schedule.calls)
+
+
+def prepare_timer(peer: Peer, operands: Sequence[Operands], schedule: Schedule) -> GraphTimer:
+    """Prepare every operand set for the peer, check its result on the first, and capture its graph.
+
+    Raises:
+        WrongResultError: the result is off by more than quantisation explains.
+        Exception: whatever the peer itself raises.
+    """
+    calls = [peer.prepare(each) for each in operands]
+    if peer.expected is not None:
+        check_result(calls[0](), peer.expected(operands[0]), "the bfloat16 product")
+    return GraphTimer(calls, schedule)
+
+
+def check_result(result: Tensor, expected: Tensor, name: str) -> None:
+    """Compare a result with the unquantised one, which the message calls ``name``.
+
+    Raises:
+        WrongResultError: it is off by more than quantisation explains.
+    """
+    error = relative_error(result, expected)
+    if not error <= MAX_RELATIVE_ERROR:  # a NaN fails too
+        raise WrongResultError(
+            f"the result differs from {name} by {error:.3g} (relative Frobenius norm), "
+            f"expected at most {MAX_RELATIVE_ERROR}"
+        )
+
+
+class Telemetry:
+    """Samples of SM clock and power, as far as the machine tells: reading them needs NVIDIA's management library."""
+
+    def __init__(self) -> None:
+        self._mhz: list[float] = []
+        self._watts: list[float] = []
+        self._available = True
+
+    def sample(self) -> None:
+        """Take one sample of each; nothing where they cannot be read."""
+        if not self._available:
+            return
+        try:
+            mhz, milliwatts = torch.cuda.clock_rate(0), torch.cuda.power_draw(0)
+        except Exception:  # NOTE: the library may be missing, too old or forbidden here; the times stand without it
+            self._available = False
+        else:
+            self._mhz.append(mhz)
+            self._watts.append(milliwatts / 1e3)
+
+    def medians(self) -> tuple[float | None, float | None]:
+        """SM clock in MHz and power in watts."""
+        return _median(self._mhz), _median(self._watts)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return round(statistics.median(values), 1) if values else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one shape's rounds gave.
+
+    Attributes:
+        timings: by name; ``failed`` also has those that could not be prepared.
+        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
+    """
+
+    timings: Timings
+    sm_mhz: float | None
+    watts: float | None
+
+
+class Rounds:
+    """Measures in turn whatever can be prepared, after a load that warms the chip up.
+
+    Args:
+        rounds: measurements of each.
+        warm_seconds: load before the first shape.
+    """
+
+    def __init__(self, *, rounds: int, warm_seconds: float) -> None:
+        self._rounds, self._warm_seconds = rounds, warm_seconds
+
+    def measure(self, prepare: Mapping[str, Callable[[], Timer]]) -> Outcome:
+        """Prepare a timer for each name, then measure all of them; one that raises is dropped, with the reason."""
+        timers: dict[str, Timer] = {}
+        failed: dict[str, str] = {}
+        for name, make in prepare.items():
+            try:
+                timers[name] = make()
+            except Exception as error:  # NOTE: a peer may raise anything, and must not end the others' run
+                failed[name] = describe(error)
+        telemetry = Telemetry()
+        timings = measure_in_turn(
+            timers, rounds=self._rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample
+        )
+        self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
+        return Outcome(replace(timings, failed=failed | timings.failed), *telemetry.medians())
+
+
+class Bench:
+    """Measures one shape after another on GPU 0.
+
+    Args:
+        suite: what is measured.
+        device: GPU 0.
+        generator: of the operands, on that GPU.
+        rounds: who measures.
+        measure_us: length of one measurement.
+    """
+
+    def __init__(
+        self,
+        suite: Suite,
+        device: DeviceInfo,
+        generator: torch.Generator,
+        *,
+        rounds: Rounds,
+        measure_us: float,
+    ) -> None:
+        self._suite, self._device, self._generator = suite, device, generator
+        self._rounds, self._measure_us = rounds, measure_us
+
+    def measure(self, shape: Shape) -> Row:
+        """Time every peer on one shape, all of them on the same operands."""
+        m, n, k = shape.m, shape.n, shape.k
+        torch.cuda.empty_cache()  # the last shape's blocks rarely fit this one
+        plan = schedule(m, self._suite.products * n, k, l2_bytes=self._device.l2_bytes, measure_us=self._measure_us)
+        operands = [Operands.random(m, n, k, self._generator) for _ in range(plan.sets)]
+        outcome = self._rounds.measure(
+            {peer.name: partial(prepare_timer, peer, operands, plan) for peer in self._suite.peers}
+        )
+        timings = outcome.timings
+        return Row(
+            shape,
+            timings.us,
+            timings.spread,
+            timings.failed,
+            config=self._suite.label(operands[0]) if self._suite.ours in timings.us else "",
+            sets=plan.sets,
+            sm_mhz=outcome.sm_mhz,
+            watts=outcome.watts,
+        )

@@ -1,0 +1,218 @@
+"""Grouped products and layers of experts: measured in turn, as a table, as JSON and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from fp8gemm.lab.bench import grouped_layer as layers
+from fp8gemm.lab.bench import grouped_products as products
+from fp8gemm.lab.bench.gates import Gate, Gates
+from fp8gemm.lab.bench.graph import GraphTimer, Rounds
+from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, K_GROUPED, LAYER, MASKED, GroupedCase
+from fp8gemm.lab.bench.grouped_operands import Contender, Work
+from fp8gemm.lab.bench.grouped_peers import DEEP_GEMM
+from fp8gemm.lab.bench.timing import Schedule, Timer, describe, expected_us, schedule_sets
+from fp8gemm.tuning.grouped import select_grouped
+from fp8gemm.tuning.hopper import Chip
+
+METHOD = (
+    "CUDA-graph replay over rotating operand sets, at least two and larger than three times L2, peers in turn in an "
+    "order drawn for each round, median of {rounds}, microseconds per call; each result is compared with the product "
+    "of the dequantised operands before it is timed"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of grouped product.
+
+    Attributes:
+        prepare: operands and what is done with them, of a case, on a generator's device, for so large an L2, with
+            those of other libraries' that are named.
+        ours: those whose time must be there.
+        beside: whose time theirs is divided by, or divides.
+    """
+
+    prepare: Callable[[GroupedCase, torch.Generator, int, Collection[str]], Work]
+    ours: tuple[str, ...]
+    beside: str
+
+
+PARTS: Mapping[str, Part] = {
+    CONTIGUOUS: Part(products.contiguous, (products.OFFSETS, products.INDICES), products.DENSE),
+    MASKED: Part(products.masked, (products.IN_MASK,), products.FLOOR),
+    DECODE: Part(products.decode, (products.OFFSETS, products.IN_MASK), products.FLOOR),
+    K_GROUPED: Part(products.by_columns, (products.BY_COLUMNS, products.ACCUMULATE), products.DENSE),
+    LAYER: Part(layers.layer, (layers.OURS,), layers.IN_BF16),
+}
+
+
+@dataclass(frozen=True)
+class GroupedRow:
+    """What was measured for one case.
+
+    Attributes:
+        us: median microseconds per call, by contender.
+        spread: (slowest - fastest) / median over the rounds, by contender.
+        failed: reason, by contender, of those that have no time.
+        flops: of one call.
+        weight_bytes: FP8 weights that one call reads.
+        configs: labels of our configs.
+        sets: operand sets that the calls rotated over.
+        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
+    """
+
+    case: GroupedCase
+    us: Mapping[str, float]
+    spread: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    flops: int = 0
+    weight_bytes: int = 0
+    configs: Sequence[str] = ()
+    sets: int = 0
+    sm_mhz: float | None = None
+    watts: float | None = None
+
+    @property
+    def lacks(self) -> bool:
+        """Whether something of ours has no time."""
+        return not set(PARTS[self.case.part].ours) <= self.us.keys()
+
+    def time_ratio(self, over: str, under: str) -> float | None:
+        """One contender's time over another's; None unless both were timed."""
+        return self.us[over] / self.us[under] if {over, under} <= self.us.keys() else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Rounded, for people and for later comparison."""
+        case = self.case
+        row: dict[str, Any] = {"part": case.part, "groups": case.groups, "m": case.m, "n": case.n, "k": case.k}
+        row |= {"max_m": case.max_m} if case.max_m else {}
+        row |= {"touched": case.touched, "sizes": case.sizes()} if case.touched else {}
+        row["us"] = {name: round(us, 2) for name, us in self.us.items()}
+        row["spread"] = {name: round(each, 4) for name, each in self.spread.items()}
+        row |= {"flops": self.flops, "weight_bytes": self.weight_bytes, "configs": list(self.configs)}
+        row |= {"sets": self.sets, "sm_mhz": self.sm_mhz, "watts": self.watts}
+        return row | ({"failed": dict(self.failed)} if self.failed else {})
+
+
+class GroupedTable:
+    """Text table, one line per case: microseconds of each contender, and how ours compare."""
+
+    def header(self) -> str:
+        """Two lines."""
+        what = "dense, bf16, deepgemm: speed relative to it; floor: time over that of reading the weights"
+        return f"{what}\n{'':>11} {'groups x M x N x K':>32} | TFLOPS, GB/s of weights | microseconds"
+
+    def line(self, row: GroupedRow) -> str:
+        """One row; contenders without a time are left out."""
+        part = PARTS[row.case.part]
+        first = next((row.us[name] for name in part.ours if name in row.us), None)
+        rates = "-" if first is None else f"{row.flops / first / 1e6:6.0f} {row.weight_bytes / first / 1e3:6.0f}"
+        times = ", ".join(f"{name} {us:.2f}{_compared(row, part, name)}" for name, us in row.us.items())
+        return f"{row.case.part:>11} {row.case!s:>32} | {rates:>13} | {times}"
+
+
+def _compared(row: GroupedRow, part: Part, name: str) -> str:
+    """What the first of ours, or each of ours, is to another one, in brackets."""
+    if part.beside == products.FLOOR and name in part.ours:
+        ratio = row.time_ratio(name, products.FLOOR)
+    elif name not in part.ours and name != products.FLOOR:
+        ratio = row.time_ratio(name, part.ours[0])
+    else:
+        ratio = None
+    return "" if ratio is None else f" ({ratio:.3f})"
+
+
+class GroupedBench:
+    """Measures one case after another.
+
+    Args:
+        generator: of the operands, on the GPU.
+        rounds: who measures.
+        chip: the GPU's, which configs are chosen for.
+        l2_bytes: of that GPU.
+        measure_us: length of one measurement.
+        others: names of other libraries' products to measure beside ours.
+    """
+
+    def __init__(
+        self,
+        generator: torch.Generator,
+        rounds: Rounds,
+        chip: Chip,
+        *,
+        l2_bytes: int,
+        measure_us: float,
+        others: Collection[str] = (),
+    ) -> None:
+        self._generator, self._rounds, self._chip = generator, rounds, chip
+        self._l2_bytes, self._measure_us, self._others = l2_bytes, measure_us, others
+
+    def measure(self, case: GroupedCase) -> GroupedRow:
+        """Check and time every contender."""
+        torch.cuda.empty_cache()  # the last case's blocks rarely fit this one
+        part = PARTS[case.part]
+        try:
+            work = part.prepare(case, self._generator, self._l2_bytes, self._others)
+        except Exception as error:  # NOTE: operands may not fit this GPU, and the other cases' times stand without them
+            return GroupedRow(case, {}, failed=dict.fromkeys(part.ours, describe(error)))
+        us = expected_us(work.flops, work.weight_bytes)
+        plan = schedule_sets(work.sets, us, measure_us=self._measure_us)
+        prepare = {name: partial(_timer, contender, plan) for name, contender in work.contenders.items()}
+        outcome = self._rounds.measure(prepare)
+        return GroupedRow(
+            case,
+            outcome.timings.us,
+            outcome.timings.spread,
+            outcome.timings.failed,
+            work.flops,
+            work.weight_bytes,
+            [select_grouped(problem, self._chip).label for problem in case.problems()],
+            work.sets,
+            outcome.sm_mhz,
+            outcome.watts,
+        )
+
+
+def _timer(contender: Contender, plan: Schedule) -> Timer:
+    calls = contender.prepare()
+    result = calls[0]()
+    if contender.check is not None:
+        contender.check(result)
+    del result
+    return GraphTimer(calls, plan)
+
+
+def _ratios(rows: Sequence[GroupedRow], part: str, over: Sequence[str], under: Sequence[str]) -> dict[str, float]:
+    """Times over times, by case and contender, of those cases of a part where all groups have rows."""
+    of_part = [row for row in rows if row.case.part == part and row.case.touched == row.case.groups]
+    pairs = ((row, one, other) for row in of_part for one in over for other in under)
+    found = {f"{row.case} {one} over {other}": row.time_ratio(one, other) for row, one, other in pairs}
+    return {label: ratio for label, ratio in found.items() if ratio is not None}
+
+
+GATES: Gates[GroupedRow] = Gates(
+    (
+        Gate(
+            "contiguous, speed relative to one product",
+            0.9,
+            lambda rows: _ratios(rows, CONTIGUOUS, [products.DENSE], [products.OFFSETS]),
+        ),
+        Gate(
+            "contiguous, speed relative to DeepGEMM",
+            1.0,
+            lambda rows: _ratios(rows, CONTIGUOUS, [DEEP_GEMM], [products.OFFSETS, products.INDICES]),
+        ),
+        Gate(
+            "decode, time over that of reading the weights",
+            1.35,
+            lambda rows: _ratios(rows, DECODE, [products.OFFSETS, products.IN_MASK], [products.FLOOR]),
+            at_least=False,
+        ),
+    )
+)

@@ -1,0 +1,52 @@
+"""A linear layer as a model calls it: bfloat16 in and out, quantising the activations included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+from torch.nn import functional
+
+from fp8gemm.lab.bench.gates import Gate, Gates
+from fp8gemm.lab.bench.peers import Call, Operands, Peer
+from fp8gemm.lab.bench.report import Row
+
+OURS, BF16 = "fp8_linear", "bf16_linear"
+MANY, FEW = 512, 64
+"""At this M and above a layer counts as one over many rows, at this one and below as one over few."""
+
+
+def _expected(operands: Operands) -> Tensor:
+    return functional.linear(operands.x, operands.w)
+
+
+def _fp8_linear(operands: Operands) -> Call:
+    from fp8gemm.nn import Fp8Linear
+
+    layer = Fp8Linear.from_quantized(*operands.blocks[2:])
+    x = operands.x
+    return lambda: layer(x)
+
+
+def _bf16_linear(operands: Operands) -> Call:
+    return lambda: functional.linear(operands.x, operands.w)
+
+
+PEERS = (
+    Peer(OURS, "fp8gemm.nn.Fp8Linear, bfloat16 to bfloat16, quantising included", _fp8_linear, expected=_expected),
+    Peer(BF16, "torch.nn.functional.linear, bfloat16", _bf16_linear, expected=_expected),
+)
+
+
+def _speeds(rows: Sequence[Row], least: int, most: float) -> Mapping[str, float]:
+    speeds = {str(row.shape): row.time_ratio(BF16, OURS) for row in rows if least <= row.shape.m <= most}
+    return {shape: speed for shape, speed in speeds.items() if speed is not None}
+
+
+GATES: Gates[Row] = Gates(
+    (
+        Gate(f"speed at M >= {MANY}", 1.5, lambda rows: _speeds(rows, MANY, float("inf")), mean=True),
+        Gate(f"speed at M <= {FEW}", 1.3, lambda rows: _speeds(rows, 1, FEW), mean=True),
+    )
+)
+"""Of `Fp8Linear` relative to bfloat16."""

@@ -1,0 +1,160 @@
+"""What the options of the command ask for: shapes, who measures them, and what is said of the rows."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from fp8gemm import settings
+from fp8gemm.driver.device import DeviceInfo
+from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.grouped import kernel_request
+from fp8gemm.lab.bench import grouped, host, quantize
+from fp8gemm.lab.bench.graph import Bench, Rounds
+from fp8gemm.lab.bench.grouped_cases import CASES as GROUPED_CASES
+from fp8gemm.lab.bench.grouped_cases import SIZES_SEED, GroupedCase
+from fp8gemm.lab.bench.grouped_peers import BF16, DEEP_GEMM, missing
+from fp8gemm.lab.bench.quantize_cases import CASES, Size
+from fp8gemm.lab.bench.report import Row, Shape
+from fp8gemm.lab.bench.suite import Suite
+from fp8gemm.lab.bench.summary import Statement
+from fp8gemm.lab.bench.sweep import Measured, Printed
+from fp8gemm.tuning.grouped import select_grouped
+from fp8gemm.tuning.hopper import chip_of_device
+
+S = TypeVar("S")
+R = TypeVar("R", bound=Measured)
+
+
+@dataclass(frozen=True)
+class Mode(Generic[S, R]):
+    """One run of the command.
+
+    Attributes:
+        shapes: in the order in which they are measured.
+        table: how rows are printed.
+        measure: gives one shape's row.
+        summaries: what is said of all rows together.
+        lacks: whether a row has no time for something of ours.
+        heading: what the JSON says besides the rows.
+        skipped: reason, by peer, of those that this machine has not.
+        unit: what stands behind the names of shapes that were left out.
+    """
+
+    shapes: Sequence[S]
+    table: Printed[R]
+    measure: Callable[[S], R]
+    summaries: Sequence[Statement[R]]
+    lacks: Callable[[R], bool]
+    heading: Mapping[str, Any]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    unit: str = " (M x N x K)"
+
+
+def suite_mode(suite: Suite, shapes: Sequence[Shape], bench: Bench, heading: Mapping[str, Any]) -> Mode[Shape, Row]:
+    """Peers on the same operands; ``heading`` says how they are measured."""
+    heading = {
+        **heading,
+        "peers": {peer.name: peer.description for peer in suite.peers},
+        "skipped": dict(suite.skipped),
+    }
+    return Mode(
+        shapes,
+        suite.table,
+        bench.measure,
+        suite.summaries,
+        lambda row: suite.ours not in row.us,
+        heading,
+        suite.skipped,
+    )
+
+
+def quantize_mode(
+    options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator, rounds: Rounds
+) -> Mode[Size, quantize.QuantizeRow]:
+    """The quantise functions beside a copy."""
+    bench = quantize.QuantizeBench(generator, rounds, l2_bytes=device.l2_bytes, measure_us=1e3 * options.measure_ms)
+    heading = {
+        "method": quantize.METHOD.format(rounds=options.rounds),
+        "pdl": settings.current().pdl,
+        "cases": {case.name: case.description for case in CASES},
+    }
+    return Mode(
+        quantize.sizes(options.m, None if options.nk is None else [k for _, k in options.nk]),
+        quantize.QuantizeTable(),
+        bench.measure,
+        [quantize.GATES],
+        lambda row: len(row.us) < len(CASES),
+        heading,
+        unit=" (M x K)",
+    )
+
+
+def grouped_mode(
+    options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator, rounds: Rounds
+) -> Mode[GroupedCase, grouped.GroupedRow]:
+    """Grouped products and layers of experts. Their kernels are compiled here, all at once."""
+    cases = [case for case in GROUPED_CASES if options.only in (None, case.part)]
+    chip = chip_of_device(device.name, device.num_sms)
+    problems = (problem for case in cases for problem in case.problems())
+    requests = [kernel_request(problem, select_grouped(problem, chip)) for problem in problems]
+    build_many(list(dict.fromkeys(requests)))
+    skipped = {} if options.no_peers else missing()
+    others = [] if options.no_peers else [name for name in (DEEP_GEMM, BF16) if name not in skipped]
+    bench = grouped.GroupedBench(
+        generator,
+        rounds,
+        chip,
+        l2_bytes=device.l2_bytes,
+        measure_us=1e3 * options.measure_ms,
+        others=others,
+    )
+    heading = {
+        "method": grouped.METHOD.format(rounds=options.rounds),
+        "pdl": settings.current().pdl,
+        "sizes_seed": SIZES_SEED,
+        "skipped": skipped,
+    }
+    return Mode(
+        cases,
+        grouped.GroupedTable(),
+        bench.measure,
+        [grouped.GATES],
+        lambda row: row.lacks,
+        heading,
+        skipped,
+        unit="",
+    )
+
+
+def host_mode(
+    shapes: Sequence[Shape], generator: torch.Generator, rounds: Rounds, round_count: int
+) -> Mode[Shape, Row]:
+    """The host's time per call."""
+    heading = {
+        "method": host.METHOD.format(rounds=round_count),
+        "pdl": settings.current().pdl,
+        "python": platform.python_version(),
+        "cpu": processor_name(),
+        "calls": {name: description for name, (description, _) in host.PREPARE.items()},
+    }
+    bench = host.HostBench(generator, rounds, host.CurrentGpu())
+    return Mode(
+        shapes, host.HostTable(), bench.measure, [host.GATES], lambda row: len(row.us) < len(host.PREPARE), heading
+    )
+
+
+def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
+    """The CPU's model as Linux names it, or its architecture."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names and names[0] else platform.machine()

@@ -1,0 +1,267 @@
+"""Who is measured: one function per peer, from random operands to a call that multiplies them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+import fp8gemm
+from fp8gemm import settings
+from fp8gemm.products.quantize import quantize_activation, quantize_weight
+
+OURS, OURS_PDL = "fp8gemm", "fp8gemm_pdl"
+FLOORS = {OURS: "floor", OURS_PDL: "floor_pdl"}
+"""For each of ours, the peer that only reads the weight, launched in the same way."""
+MAX_RELATIVE_ERROR = 0.1
+"""Against the bfloat16 product. Quantisation to FP8 costs about 0.04 on normal data; a wrong result costs about 1."""
+
+_E4M3_MAX = 448.0
+
+Call = Callable[[], Tensor]
+"""One multiplication, (M, N) bfloat16, on the current stream."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """One set of random operands and what the peers make of it, each made once.
+
+    Attributes:
+        x: (M, K) bfloat16.
+        w: (N, K) bfloat16.
+    """
+
+    x: Tensor
+    w: Tensor
+
+    @classmethod
+    def random(cls, m: int, n: int, k: int, generator: torch.Generator) -> Operands:
+        """Standard normal operands on the generator's device."""
+        x, w = (
+            torch.randn(rows, k, dtype=torch.bfloat16, device=generator.device, generator=generator) for rows in (m, n)
+        )
+        return cls(x, w)
+
+    @cached_property
+    def blocks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x scaled 1x128 with MN-major scales, w scaled 128x128: codes, scales, codes, scales."""
+        return *quantize_activation(self.x), *quantize_weight(self.w)
+
+    @cached_property
+    def weight_back(self) -> tuple[Tensor, Tensor]:
+        """w^T (K, N) scaled 128x128, a weight that leads from N features back to K: codes, scales."""
+        return quantize_weight(self.w.t().contiguous())
+
+    def product(self) -> Tensor:
+        """x w^T in bfloat16, unquantised."""
+        return torch.mm(self.x, self.w.t())
+
+    def empty_product(self) -> Tensor:
+        """An output to write to."""
+        return self.x.new_empty(self.x.shape[0], self.w.shape[0])
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A way to multiply.
+
+    Attributes:
+        name: short name, a column of the table.
+        description: what it is, for the report.
+        prepare: quantises and lays out operands as the peer wants them, and returns the call to be timed.
+        module: a module that must be importable; empty for none.
+        attribute: what that module must have; empty for nothing.
+        expected: what its result must be, up to quantisation; None for one that computes nothing.
+    """
+
+    name: str
+    description: str
+    prepare: Callable[[Operands], Call]
+    module: str = ""
+    attribute: str = ""
+    expected: Callable[[Operands], Tensor] | None = Operands.product
+
+    def why_missing(self) -> str:
+        """Why it cannot be measured on this machine, or an empty string."""
+        if not self.module:
+            return ""
+        try:
+            module = importlib.import_module(self.module)
+        except Exception as error:  # NOTE: an extension may fail in its own ways, for instance for lack of a compiler
+            return f"{self.module} cannot be imported ({error})"
+        if self.attribute and not hasattr(module, self.attribute):
+            return f"{self.module} has no {self.attribute} (torch {torch.__version__})"
+        return ""
+
+
+def relative_error(result: Tensor, expected: Tensor) -> float:
+    """Frobenius norm of the difference over that of ``expected``, in float64."""
+    expected = expected.double()
+    return float((result.double() - expected).norm() / expected.norm())
+
+
+def quantize_whole(t: Tensor, *, per_row: bool) -> tuple[Tensor, Tensor]:
+    """FP8 codes of ``t`` (R, K) and float32 multipliers: one per row, shape (R, 1), or a single one, shape ()."""
+    magnitude = t.float().abs()
+    amax = magnitude.amax(dim=1, keepdim=True) if per_row else magnitude.amax()
+    scale = amax.clamp(min=1e-12) / _E4M3_MAX
+    return (t.float() / scale).clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn), scale
+
+
+def cublas_block_scales(scales_a: Tensor, scales_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Block scales as cuBLASLt reads them: A's (M, kb) with strides (1, M); B's transposed, with kb padded to a
+    multiple of four, strides (1, padded kb)."""
+    m, k_blocks = scales_a.shape
+    a = torch.empty_strided((m, k_blocks), (1, m), dtype=scales_a.dtype, device=scales_a.device).copy_(scales_a)
+    n_blocks, padded = scales_b.shape[0], -(-k_blocks // 4) * 4
+    b = torch.empty_strided((padded, n_blocks), (1, padded), dtype=scales_b.dtype, device=scales_b.device).zero_()
+    b[:k_blocks].copy_(scales_b.t())
+    return a, b
+
+
+def scaled_mm_call(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, *, out: Tensor | None = None) -> Call:
+    """torch._scaled_mm with fast accumulation, of codes and multipliers as `quantize_whole` makes them."""
+    return lambda: torch._scaled_mm(
+        a, b.t(), scale_a=scale_a, scale_b=scale_b.t(), out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+    )
+
+
+def make_plan(b: Tensor, scales_b: Tensor, *, max_m: int, pdl: bool, batch_invariant: bool = False) -> fp8gemm.Plan:
+    """The plan of ours: for programmatic dependent launch of a weight that does not change, or without. It launches as
+    it was made, whatever the settings are then."""
+    with settings.scope(pdl=pdl):
+        return fp8gemm.plan(b, scales_b, max_m=max_m, batch_invariant=batch_invariant, static_weights=pdl)
+
+
+def _ours(operands: Operands, *, pdl: bool = False, batch_invariant: bool = False) -> Call:
+    a, scales_a, b, scales_b = operands.blocks
+    plan = make_plan(b, scales_b, max_m=a.shape[0], pdl=pdl, batch_invariant=batch_invariant)
+    out = operands.empty_product()
+    return lambda: plan(a, scales_a, out=out)
+
+
+def _bf16(operands: Operands) -> Call:
+    return operands.product
+
+
+def _scaled_mm(operands: Operands, *, per_row: bool) -> Call:
+    a, scale_a = quantize_whole(operands.x, per_row=per_row)
+    b, scale_b = quantize_whole(operands.w, per_row=per_row)
+    return scaled_mm_call(a, scale_a, b, scale_b)
+
+
+def _cublas_block(operands: Operands) -> Call:
+    from torch.nn import functional
+
+    a, scales_a, b, scales_b = operands.blocks
+    scales_a, scales_b = cublas_block_scales(scales_a, scales_b)
+    rows, blocks = functional.ScalingType.BlockWise1x128, functional.ScalingType.BlockWise128x128
+    return lambda: functional.scaled_mm(a, b.t(), scales_a, rows, scales_b, blocks, output_dtype=torch.bfloat16)
+
+
+def _deep_gemm(operands: Operands, *, pdl: bool = False) -> Call:
+    import deep_gemm
+
+    a, scales_a, b, scales_b = operands.blocks
+    out = operands.empty_product()
+    switch = getattr(deep_gemm, "set_pdl", None)  # older versions have none, and launch without
+
+    def call() -> Tensor:
+        if switch is not None:
+            switch(pdl)
+        deep_gemm.fp8_gemm_nt((a, scales_a), (b, scales_b), out)
+        return out
+
+    return call
+
+
+def _floor(operands: Operands, *, pdl: bool = False) -> Call:
+    from fp8gemm.kernels.stream import StreamKernel
+
+    b = operands.blocks[2]
+    kernel = StreamKernel(*b.shape, device_index=b.device.index, programmatic=pdl)
+
+    def call() -> Tensor:
+        kernel(b, torch.cuda.current_stream(b.device).cuda_stream)
+        return b
+
+    return call
+
+
+PEERS = (
+    Peer(OURS, "fp8gemm.plan, 1x128 by 128x128", _ours),
+    Peer("bf16", "torch.mm", _bf16),
+    Peer(
+        "tensorwise",
+        "torch._scaled_mm, one scale per tensor, fast accumulation: what FP8 costs with no block scales at all",
+        lambda operands: _scaled_mm(operands, per_row=False),
+    ),
+    Peer(
+        "rowwise",
+        "torch._scaled_mm, one scale per row and column, fast accumulation",
+        lambda operands: _scaled_mm(operands, per_row=True),
+    ),
+    Peer(
+        "cublas_block",
+        "torch.nn.functional.scaled_mm, 1x128 by 128x128 (cuBLASLt)",
+        _cublas_block,
+        module="torch.nn.functional",
+        attribute="scaled_mm",
+    ),
+    Peer("deepgemm", "DeepGEMM, fp8_gemm_nt", _deep_gemm, module="deep_gemm", attribute="fp8_gemm_nt"),
+)
+
+INVARIANT = Peer(
+    "invariant",
+    "fp8gemm.plan with batch_invariant=True",
+    lambda operands: _ours(operands, batch_invariant=True),
+)
+
+PDL_PEERS = (
+    Peer(
+        OURS_PDL,
+        "the same with static_weights=True and programmatic dependent launch",
+        lambda operands: _ours(operands, pdl=True),
+    ),
+    Peer(
+        "deepgemm_pdl",
+        "the same after deep_gemm.set_pdl(True)",
+        lambda operands: _deep_gemm(operands, pdl=True),
+        module="deep_gemm",
+        attribute="set_pdl",
+    ),
+)
+
+FLOOR = Peer(FLOORS[OURS], "reads the weight into shared memory once, and nothing else", _floor, expected=None)
+FLOOR_PDL = Peer(
+    FLOORS[OURS_PDL],
+    "the same with programmatic dependent launch",
+    lambda operands: _floor(operands, pdl=True),
+    expected=None,
+)
+
+NOT_MEASURED = {"triton": "a block-scaled Triton kernel is not part of this repository"}
+"""Peers of published baselines that are never measured here, and why."""
+
+
+def choose_peers(
+    *, alone: bool = False, batch_invariant: bool = False, pdl: bool = False, floor: bool = False
+) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that this machine has, ours first, and the others with the reason.
+
+    Args:
+        alone: ours and no other library's.
+        batch_invariant: ours, and beside it ours in batch-invariant mode, and no other.
+        pdl: of those that there are, also the ones with programmatic dependent launch.
+        floor: also what only reads the weight.
+    """
+    wanted = [*PEERS, *PDL_PEERS * pdl, *[FLOOR] * floor, *[FLOOR_PDL] * (pdl and floor)]
+    if alone or batch_invariant:
+        ours = [peer for peer in wanted if peer.name in {*FLOORS, *FLOORS.values()}]
+        return ours + [INVARIANT] * batch_invariant, {}
+    skipped = {peer.name: reason for peer in wanted if (reason := peer.why_missing())}
+    return [peer for peer in wanted if peer.name not in skipped], skipped | NOT_MEASURED

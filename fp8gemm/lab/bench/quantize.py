@@ -1,0 +1,164 @@
+"""The quantise functions beside a device-to-device copy that moves as many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp8gemm.lab.bench.gates import Gate, Gates
+from fp8gemm.lab.bench.graph import GraphTimer, Rounds
+from fp8gemm.lab.bench.quantize_cases import CASES, Case, Size
+from fp8gemm.lab.bench.timing import Timer, schedule_bytes
+
+MANY, FEW = 2048, 64
+"""At this M and above the share of a copy's speed is judged, at this one and below the time."""
+COPY = "copy_"
+METHOD = (
+    "CUDA-graph replay over rotating operand sets, larger than three times L2 where 256 sets are, peers in turn in an "
+    "order drawn for each round, median of {rounds}, microseconds per call; the copy beside each reads half as many "
+    "bytes as the function reads and writes, and writes the other half"
+)
+
+
+SMALL_K = 7168
+MANY_M, MANY_K = (2048, 4096, 8192), (2048, 7168, 16384)
+
+
+def sizes(ms: Sequence[int] | None = None, ks: Sequence[int] | None = None) -> list[Size]:
+    """Every M with every distinct K; by default few rows of one K, and many rows of several."""
+    if ms is None and ks is None:
+        few = [Size(m, SMALL_K) for m in (1, 2, 4, 8, 16, 32, 64)]
+        return few + [Size(m, k) for m in MANY_M for k in MANY_K]
+    return [Size(m, k) for m in ms or MANY_M for k in dict.fromkeys(ks or MANY_K)]
+
+
+@dataclass(frozen=True)
+class QuantizeRow:
+    """What was measured for one size.
+
+    Attributes:
+        us: median microseconds per call, by case.
+        copy_us: those of the copy beside it.
+        moved: bytes that one call reads and writes, by case.
+        spread: (slowest - fastest) / median over the rounds, by case.
+        failed: reason, by case, of those that have no time.
+        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
+    """
+
+    size: Size
+    us: Mapping[str, float]
+    copy_us: Mapping[str, float]
+    moved: Mapping[str, int]
+    spread: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    sm_mhz: float | None = None
+    watts: float | None = None
+
+    def share(self, case: str) -> float | None:
+        """Speed relative to the copy; None unless both were timed."""
+        return self.copy_us[case] / self.us[case] if case in self.us and case in self.copy_us else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Rounded, for people and for later comparison."""
+        row: dict[str, Any] = {"m": self.size.m, "k": self.size.k}
+        row["us"] = {case: round(us, 3) for case, us in self.us.items()}
+        row["copy_us"] = {case: round(us, 3) for case, us in self.copy_us.items()}
+        row |= {"bytes": dict(self.moved), "spread": {case: round(each, 4) for case, each in self.spread.items()}}
+        row |= {"sm_mhz": self.sm_mhz, "watts": self.watts}
+        return row | ({"failed": dict(self.failed)} if self.failed else {})
+
+
+class QuantizeTable:
+    """Text table, one line per size: microseconds of each case, and its share of the copy's speed."""
+
+    def header(self) -> str:
+        """One line."""
+        names = " ".join(f"{case.name:>16}" for case in CASES)
+        return f"{'':>12} | microseconds, and share of the speed of copying as many bytes\n{'M':>6} {'K':>5} | {names}"
+
+    def line(self, row: QuantizeRow) -> str:
+        """One row; a dash where a case has no time."""
+        return f"{row.size.m:>6} {row.size.k:>5} | " + " ".join(f"{_cell(row, case.name):>16}" for case in CASES)
+
+
+def _cell(row: QuantizeRow, case: str) -> str:
+    share = row.share(case)
+    return f"{row.us[case]:.2f}" + ("" if share is None else f" {share:6.1%}") if case in row.us else "-"
+
+
+class QuantizeBench:
+    """Measures one size after another.
+
+    Args:
+        generator: of the operands, on the GPU.
+        rounds: who measures.
+        l2_bytes: of that GPU.
+        measure_us: length of one measurement.
+    """
+
+    def __init__(self, generator: torch.Generator, rounds: Rounds, *, l2_bytes: int, measure_us: float) -> None:
+        self._generator, self._rounds = generator, rounds
+        self._l2_bytes, self._measure_us = l2_bytes, measure_us
+
+    def measure(self, size: Size) -> QuantizeRow:
+        """Time every case and the copy beside it."""
+        torch.cuda.empty_cache()  # the last size's blocks rarely fit this one
+        moved: dict[str, int] = {}
+
+        def case_timer(case: Case) -> Timer:
+            first = case.inputs(size, self._generator)
+            moved[case.name] = case.check(first)
+            plan = schedule_bytes(moved[case.name], l2_bytes=self._l2_bytes, measure_us=self._measure_us)
+            inputs = [first, *(case.inputs(size, self._generator) for _ in range(plan.sets - 1))]
+            return GraphTimer([partial(case.call, each) for each in inputs], plan)
+
+        def copy_timer(case: Case) -> Timer:
+            plan = schedule_bytes(moved[case.name], l2_bytes=self._l2_bytes, measure_us=self._measure_us)
+            pairs = [self._halves(moved[case.name]) for _ in range(plan.sets)]
+            return GraphTimer([partial(target.copy_, source) for target, source in pairs], plan)
+
+        prepare: dict[str, Callable[[], Timer]] = {}
+        for case in CASES:
+            prepare[case.name] = partial(case_timer, case)
+            prepare[COPY + case.name] = partial(copy_timer, case)
+        outcome = self._rounds.measure(prepare)
+        us, spread = outcome.timings.us, outcome.timings.spread
+        names = [case.name for case in CASES]
+        return QuantizeRow(
+            size,
+            {name: us[name] for name in names if name in us},
+            {name: us[COPY + name] for name in names if COPY + name in us},
+            moved,
+            {name: spread[name] for name in names if name in spread},
+            outcome.timings.failed,
+            outcome.sm_mhz,
+            outcome.watts,
+        )
+
+    def _halves(self, moved: int) -> tuple[Tensor, Tensor]:
+        """Where to and where from, together as many bytes."""
+        source = torch.empty(max(moved // 2, 1), dtype=torch.uint8, device=self._generator.device)
+        source.random_(generator=self._generator)
+        return torch.empty_like(source), source
+
+
+def _shares(rows: Sequence[QuantizeRow]) -> dict[str, float]:
+    shares = {f"{case.name} {row.size}": row.share(case.name) for row in rows for case in CASES if row.size.m >= MANY}
+    return {label: share for label, share in shares.items() if share is not None}
+
+
+def _microseconds(rows: Sequence[QuantizeRow]) -> dict[str, float]:
+    return {f"{case} {row.size}": us for row in rows if row.size.m <= FEW for case, us in row.us.items()}
+
+
+GATES = Gates(
+    (
+        Gate(f"share of a copy's speed at M >= {MANY}", 0.8, _shares),
+        Gate(f"microseconds at M <= {FEW}", 3.0, _microseconds, at_least=False),
+    )
+)

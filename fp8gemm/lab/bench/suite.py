@@ -1,0 +1,110 @@
+"""What one run of the benchmark measures and says: products beside the peers, chains of two, or linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+import fp8gemm
+from fp8gemm.errors import InputError
+from fp8gemm.lab.bench import chain, linear
+from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers
+from fp8gemm.lab.bench.report import Row, Shape, Table
+from fp8gemm.lab.bench.summary import Statement, Summary
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Peers and what is said of them.
+
+    Attributes:
+        peers: who takes turns, ours first.
+        skipped: reason, by peer, of those that this machine has not.
+        summaries: what is said of all shapes together.
+        label: the tile configs that ours multiplies operands with.
+        products: multiplications of a shape's size in one call.
+    """
+
+    peers: Sequence[Peer]
+    skipped: Mapping[str, str]
+    summaries: Sequence[Statement[Row]]
+    label: Callable[[Operands], str]
+    products: int = 1
+
+    @property
+    def ours(self) -> str:
+        """The peer that the others are compared with."""
+        return self.peers[0].name
+
+    @property
+    def table(self) -> Table:
+        """How its rows are printed."""
+        return Table(self.ours, [peer.name for peer in self.peers[1:]], self.products)
+
+
+def product_suite(*, alone: bool, batch_invariant: bool, pdl: bool, floor: bool) -> Suite:
+    """Single products; the options are those of `choose_peers`."""
+    peers, skipped = choose_peers(alone=alone, batch_invariant=batch_invariant, pdl=pdl, floor=floor)
+    names = [peer.name for peer in peers]
+    return Suite(peers, skipped, _summaries(names), _product_label)
+
+
+def _summaries(names: Sequence[str]) -> list[Statement[Row]]:
+    """Of products by these peers."""
+    others = [name for name in names if name not in FLOORS.values()]
+    relative = {name: (name, OURS) for name in others if name != OURS}
+    found: list[Statement[Row]] = [
+        Summary("geomean_relative_speed", f"speed of {OURS} relative to its peers", "speed", relative)
+    ]
+    if OURS_PDL in names:
+        relative = {name: (name, OURS_PDL) for name in others if name != OURS_PDL}
+        title = f"speed of {OURS_PDL} relative to its peers"
+        found.append(Summary("geomean_relative_speed_pdl", title, "speed", relative))
+    floors = {floor: (ours, floor) for ours, floor in FLOORS.items() if {ours, floor} <= set(names)}
+    if floors:
+        title = "time over that of " + ", ".join(f"{floor} (of {ours})" for floor, (ours, _) in floors.items())
+        found.append(Summary("geomean_time_over_floor", title, "time", floors))
+    return found
+
+
+def chain_suite(shapes: Sequence[Shape]) -> Suite:
+    """Chains of two products.
+
+    Raises:
+        InputError: the first product's N cannot be the second one's K.
+    """
+    for shape in shapes:
+        if shape.n % 16:
+            raise InputError(f"--chain: expected N to be a multiple of 16, as K of the second product, got {shape}")
+    ratios = {chain.CHAIN: (chain.CHAIN, chain.CHAIN_PDL), chain.PRODUCTS: (chain.PRODUCTS, chain.PRODUCTS_PDL)}
+    title = "speed with programmatic dependent launch relative to that without"
+    summary = Summary("geomean_relative_speed_pdl", title, "speed", ratios)
+    return Suite(chain.PEERS, {}, [summary], _chain_label, products=2)
+
+
+def linear_suite() -> Suite:
+    """Linear layers, beside bfloat16 ones."""
+    title = f"speed of {linear.OURS} relative to {linear.BF16}"
+    summary = Summary("geomean_relative_speed", title, "speed", {linear.BF16: (linear.BF16, linear.OURS)})
+    return Suite(linear.PEERS, {}, [summary, linear.GATES], _linear_label)
+
+
+def _product_label(operands: Operands) -> str:
+    return _config_label(operands.x.shape[0], *operands.blocks[2:])
+
+
+def _chain_label(operands: Operands) -> str:
+    m = operands.x.shape[0]
+    return f"{_config_label(m, *operands.blocks[2:])}, {_config_label(m, *operands.weight_back)}"
+
+
+def _linear_label(operands: Operands) -> str:
+    return _config_label(operands.x.shape[0], *operands.blocks[2:], static_weights=True)
+
+
+def _config_label(m: int, b: Tensor, scales_b: Tensor, *, static_weights: bool = False) -> str:
+    """The tile config that fp8gemm multiplies M rows and this weight with, as its plan says."""
+    kernel = fp8gemm.plan(b, scales_b, max_m=m, static_weights=static_weights).kernel_for(m)
+    return "reference" if kernel is None else kernel.config.label

@@ -1,0 +1,170 @@
+"""The demo's table, its last line, and its JSON. Nothing here computes or touches a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.lab.demo.check import Check
+from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.select import Config
+
+NO_FIGURE = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One product.
+
+    Attributes:
+        problem: the shape that the kernel was chosen for.
+        config: how that kernel divides it.
+        shared_bytes: of shared memory per CTA.
+        artifact: the kernel.
+        check: of the result.
+        rows_checked: rows of the result; fewer than M on the reference backend.
+        us: microseconds per call, None where nothing was timed.
+    """
+
+    problem: Problem
+    config: Config
+    shared_bytes: int
+    artifact: Artifact
+    check: Check
+    rows_checked: int
+    us: float | None
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes per thread that the kernel moves to local memory and back because it lacks registers."""
+        return self.artifact.resources.spill_store_bytes + self.artifact.resources.spill_load_bytes
+
+    @property
+    def tflops(self) -> float | None:
+        """10^12 floating-point operations a second."""
+        return None if self.us is None else self.problem.flops / self.us / 1e6
+
+    @property
+    def gigabytes_per_second(self) -> float | None:
+        """10^9 bytes a second, each input read once and the output written once."""
+        return None if self.us is None else self.problem.bytes / self.us / 1e3
+
+    def as_json(self) -> dict[str, Any]:
+        """Every figure, with what the table leaves out."""
+        return {
+            "m": self.problem.m,
+            "n": self.problem.n,
+            "k": self.problem.k,
+            "config": asdict(self.config),
+            "kernel": self.artifact.request.label,
+            "key": self.artifact.key,
+            "source": self.artifact.source,
+            "build_seconds": self.artifact.seconds,
+            "nvrtc_version": self.artifact.nvrtc_version,
+            "registers": self.artifact.resources.registers,
+            "spill_bytes": self.spill_bytes,
+            "shared_bytes": self.shared_bytes,
+            "warnings": list(self.artifact.warnings),
+            "us": self.us,
+            "tflops": self.tflops,
+            "gigabytes_per_second": self.gigabytes_per_second,
+            "rows_checked": self.rows_checked,
+            "reference_error": _finite(self.check.reference_error),
+            "bf16_error": _finite(self.check.bf16_error),
+            "elements_outside": self.check.outside,
+            "ok": self.check.passed,
+            "failures": list(self.check.failures()),
+        }
+
+
+class _Column(NamedTuple):
+    title: str
+    width: int
+    text: Callable[[Row], str]
+
+
+_COLUMNS = (
+    _Column("M", 5, lambda row: str(row.problem.m)),
+    _Column("N", 5, lambda row: str(row.problem.n)),
+    _Column("K", 5, lambda row: str(row.problem.k)),
+    _Column("config", 18, lambda row: row.config.label),
+    _Column("regs", 4, lambda row: str(row.artifact.resources.registers)),
+    _Column("spills", 6, lambda row: str(row.spill_bytes)),
+    _Column("smem KB", 7, lambda row: str(row.shared_bytes // 1024)),
+    _Column("compile s", 9, lambda row: f"{row.artifact.seconds:.2f}" if _is_compiled(row.artifact) else "cache"),
+    _Column("us", 7, lambda row: _figure(row.us, 1)),
+    _Column("TFLOPS", 6, lambda row: _figure(row.tflops, 0 if (row.tflops or 0) >= 100 else 1)),
+    _Column("GB/s", 5, lambda row: _figure(row.gigabytes_per_second, 0)),
+    _Column("rel. error", 10, lambda row: f"{row.check.reference_error:.2e}"),
+    _Column("vs bf16", 8, lambda row: f"{row.check.bf16_error:.2e}"),
+    _Column("ok", 3, lambda row: "yes" if row.check.passed else "NO"),
+)
+
+LEGEND = (
+    "config: tile M x N, stages, cluster M x N; of swapped operands: tile M x N, depth, CTAs that divide K. spills: "
+    "bytes a thread. rel. error: RMS against the float64 product of the dequantised operands; vs bf16: against the "
+    "unquantised product."
+)
+
+
+def header() -> str:
+    """The columns' names."""
+    return "  ".join(f"{column.title:>{column.width}}" for column in _COLUMNS)
+
+
+def line(row: Row) -> str:
+    """A row, and below it what is wrong with it."""
+    cells = "  ".join(f"{column.text(row):>{column.width}}" for column in _COLUMNS)
+    warned = [f"the assembler warns of {', '.join(row.artifact.warnings)}"] if row.artifact.warnings else []
+    return "\n".join([cells, *(f"       {remark}" for remark in [*row.check.failures(), *warned])])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came of all rows.
+
+    Attributes:
+        passed, failed: checks.
+        compiled: kernels that were compiled now.
+        from_cache: kernels that were ready before.
+        cache: directories that hold these kernels; none if they are in memory alone.
+    """
+
+    passed: int
+    failed: int
+    compiled: int
+    from_cache: int
+    cache: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Summary:
+        """Count. A kernel that several rows share counts once, for what the first of them found."""
+        kernels = {row.artifact.key: row.artifact for row in reversed(rows)}.values()
+        passed = sum(row.check.passed for row in rows)
+        compiled = sum(map(_is_compiled, kernels))
+        places = {str(kernel.directory.parent) for kernel in kernels if kernel.directory is not None}
+        return cls(passed, len(rows) - passed, compiled, len(kernels) - compiled, tuple(sorted(places)))
+
+    def __str__(self) -> str:
+        checks = f"{self.passed} of {self.passed + self.failed}" if self.failed else str(self.passed)
+        where = f"in {', '.join(self.cache)}" if self.cache else "this process's memory alone"
+        return (
+            f"{checks} checks passed, {self.compiled} kernels compiled, {self.from_cache} from the cache; "
+            f"the cache is {where}"
+        )
+
+
+def _is_compiled(artifact: Artifact) -> bool:
+    return artifact.source == "compiled"
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return NO_FIGURE if value is None else f"{value:.{digits}f}"
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,131 @@
+"""``fp8gemm tune --grouped``: candidates of grouped products for several sizes of groups, the best beside the choice.
+
+Nothing is written to a table: those hold for one M, and a grouped product knows only about how many rows its groups
+have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.tune import report
+from fp8gemm.lab.tune.results import Row
+from fp8gemm.tuning.grouped import ranked_grouped
+from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.problem import Grouping
+from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+
+if TYPE_CHECKING:
+    from fp8gemm.lab.tune.measure import Tuner
+
+DEFAULT_M = "1,4,16,64,256,1024"
+LAYOUTS = (Grouping.CONTIGUOUS, Grouping.MASKED)
+_OTHER = 2
+"""Candidates of the orientation that the choice does not have, at least, where it has so many."""
+
+
+@dataclass(frozen=True)
+class GroupedWork:
+    """What is to be timed for a size of groups.
+
+    Attributes:
+        problem: the products.
+        candidates: by label, the choice first.
+    """
+
+    problem: GroupedProblem
+    candidates: dict[str, Config]
+
+    @property
+    def choice(self) -> str:
+        """Label of what is chosen."""
+        return next(iter(self.candidates))
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of a typical group's product."""
+        return Shape(self.problem.m, self.problem.n, self.problem.k)
+
+
+def layouts(text: str) -> list[Grouping]:
+    """``"contiguous,masked"``, or one of them."""
+    known = {each.value: each for each in LAYOUTS}
+    for part in text.split(","):
+        if part not in known:
+            raise argparse.ArgumentTypeError(f"expected {' or '.join(known)}, got {part!r}")
+    return [known[part] for part in text.split(",")]
+
+
+def plan_grouped(
+    shapes: Sequence[tuple[int, int, int]],
+    rows: Sequence[int],
+    layouts: Sequence[Grouping],
+    chip: Chip,
+    count: int | None,
+) -> list[GroupedWork]:
+    """Every size of groups for every G, N, K and layout; the first ``count`` candidates by the model, all for None.
+
+    Raises:
+        InputError: sizes that no grouped product has.
+    """
+    found = []
+    for grouping in layouts:
+        for groups, n, k in shapes:
+            for m in rows:
+                problem = grouped_problem(grouping, groups, m, n, k)
+                ranked = tuple(dict.fromkeys(ranked_grouped(problem, chip)))
+                swapped = isinstance(ranked[0], SwapAbConfig)
+                other = [config for config in ranked if isinstance(config, SwapAbConfig) != swapped]
+                wanted = dict.fromkeys((*ranked[:count], *other[:_OTHER]))
+                found.append(GroupedWork(problem, {config.label: config for config in wanted}))
+    return found
+
+
+def run_grouped(work: Sequence[GroupedWork], tuner: Tuner, heading: dict[str, Any], options: argparse.Namespace) -> int:
+    """Measure and print. How many candidates failed."""
+    rows = list(_measure(work, tuner, heading["seed"], options))
+    summary = report.Summary.of([row for _, row in rows])
+    if options.json:
+        as_json = report.as_json([row for _, row in rows], summary)
+        for found, (each, row) in zip(as_json["rows"], rows, strict=True):
+            found |= {"layout": each.problem.grouping.value, "groups": each.problem.groups, "us": row.us}
+        print(json.dumps({**heading, **as_json, "left_out": len(work) - len(rows)}, indent=1))
+    else:
+        print(f"\n{summary}")
+        if len(rows) < len(work):
+            print(f"{len(work) - len(rows)} sizes of groups left out, the budget was used up")
+    return summary.failed
+
+
+def _measure(
+    work: Sequence[GroupedWork], tuner: Tuner, seed: int, options: argparse.Namespace
+) -> Iterator[tuple[GroupedWork, Row]]:
+    """Each size of groups that the budget allows, printed as soon as it is there."""
+    from fp8gemm.kernels.grouped import kernel_request
+    from fp8gemm.lab.tune.ahead import Ahead
+    from fp8gemm.lab.tune.measure_grouped import measure_grouped, random_sizes
+
+    requests = [[kernel_request(each.problem, config) for config in each.candidates.values()] for each in work]
+    start = time.monotonic()
+    if not options.json:
+        print(f"{'layout':<10} {'groups':>6} {report.header()}")
+    with Ahead(request for some in requests for request in some) as ahead:
+        for each, wanted in zip(work, requests, strict=True):
+            if options.budget_seconds is not None and time.monotonic() - start > options.budget_seconds:
+                return
+            ahead.wait(wanted)
+            problem = each.problem
+            sizes = random_sizes(problem.groups, problem.m, seed)
+            measured = measure_grouped(tuner, problem, list(each.candidates.values()), sizes)
+            row = Row(each.shape, measured.us, {}, measured.failed, each.choice, each.choice)
+            if not options.json:
+                print(f"{problem.grouping.value:<10} {problem.groups:>6} {report.line(row)}", flush=True)
+            yield each, row

@@ -1,0 +1,144 @@
+"""What a tuning run tells: a line per shape, the statistics of all, and the table they make. Touches no GPU."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fp8gemm.lab.bench.timing import geometric_mean
+from fp8gemm.lab.tune.results import Row
+from fp8gemm.tuning.table import Entry, Key, Table, tile_of_label
+
+MARGIN = 0.015
+"""By how much a config must beat the model's choice to enter a table: what two runs may differ by is no reason to."""
+
+PEER = "tensorwise"
+
+
+def header() -> str:
+    """The columns' names."""
+    configs = f"{'best us':>9} {'config':<18} | {'choice us':>9} {'config':<18} {'regret':>7}"
+    return f"{'M':>6} {'N':>6} {'K':>6} | {configs} | speed relative to {PEER}"
+
+
+def line(row: Row) -> str:
+    """A shape, and below it what failed."""
+    shape, best, speed = row.shape, row.best, row.speed_relative_to(PEER)
+    cells = f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {_us(row, best)} {best or '-':<18} | "
+    cells += f"{_us(row, row.choice)} {row.choice:<18} {'-' if row.regret is None else f'{row.regret:.2%}':>7} | "
+    cells += "-" if speed is None else f"{speed:.3f}"
+    return "\n".join([cells, *(f"{'':>20} | {name} failed: {reason}" for name, reason in row.failed.items())])
+
+
+def _us(row: Row, label: str | None) -> str:
+    us = row.us.get(label or "")
+    return f"{'-':>9}" if us is None else f"{us:9.2f}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics over the shapes of a run.
+
+    Attributes:
+        shapes: how many have a time for the choice.
+        regret_mean, regret_p95, regret_max: of the choice over the fastest candidate; None without such shapes.
+        peer_shapes: shapes that the peer was timed on too.
+        peer_geomean: geometric mean of the choice's speed over the peer's.
+        best_geomean: the same of the fastest candidate's.
+        failed: candidates without a time, over all shapes.
+    """
+
+    shapes: int
+    regret_mean: float | None
+    regret_p95: float | None
+    regret_max: float | None
+    peer_shapes: int
+    peer_geomean: float | None
+    best_geomean: float | None
+    failed: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Summary:
+        """Compute them."""
+        regrets = [row.regret for row in rows if row.regret is not None]
+        beside = [row for row in rows if row.speed_relative_to(PEER) is not None]
+        speeds = [row.peers[PEER] / row.us[row.choice] for row in beside]
+        best = [row.peers[PEER] / min(row.us.values()) for row in beside]
+        return cls(
+            shapes=len(regrets),
+            regret_mean=statistics.fmean(regrets) if regrets else None,
+            regret_p95=percentile(regrets, 0.95) if regrets else None,
+            regret_max=max(regrets, default=None),
+            peer_shapes=len(beside),
+            peer_geomean=geometric_mean(speeds) if speeds else None,
+            best_geomean=geometric_mean(best) if best else None,
+            failed=sum(len(row.failed.keys() - {PEER}) for row in rows),
+        )
+
+    def __str__(self) -> str:
+        if self.regret_mean is None or self.regret_p95 is None or self.regret_max is None:
+            return "no shape has a time for the choice"
+        text = (
+            f"{self.shapes} shapes: the choice costs {self.regret_mean:.2%} over the fastest candidate on average, "
+            f"{self.regret_p95:.2%} at the 95th percentile, {self.regret_max:.2%} at most"
+        )
+        if self.peer_geomean is not None:
+            text += (
+                f"\nspeed relative to {PEER}, geometric mean of {self.peer_shapes} shapes: {self.peer_geomean:.3f}, "
+                f"of the fastest candidate {self.best_geomean:.3f}"
+            )
+        return text + (f"\n{self.failed} candidates failed" if self.failed else "")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of the values that at least this share of them do not exceed."""
+    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
+
+
+def as_json(rows: Sequence[Row], summary: Summary) -> dict[str, Any]:
+    """Best, choice and regret of each shape, and the statistics."""
+    found = [
+        {
+            **asdict(row.shape),
+            "best": row.best,
+            "best_us": row.us[row.best] if row.best else None,
+            "choice": row.choice,
+            "choice_us": row.us.get(row.choice),
+            "regret": row.regret,
+            "speed": row.speed_relative_to(PEER),
+            "failed": row.failed,
+        }
+        for row in rows
+    ]
+    return {"rows": found, **asdict(summary)}
+
+
+def updated(table: Table, rows: Iterable[Row], *, margin: float = MARGIN, static_weights: bool = False) -> Table:
+    """The table after these shapes: each step of M whose fastest config beats the model's choice by more than
+    ``margin`` has that as its entry, each other one none; entries of other shapes stay.
+
+    Several M of one step share an entry: the config of the least geometric mean, of those that all of them have.
+    """
+    entries = {entry.key: entry for entry in table.entries}
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        if row.model in row.us:
+            groups.setdefault(_entry(row, row.model, static_weights).key, []).append(row)
+    for group in groups.values():
+        common = [label for label in group[0].us if all(label in row.us for row in group)]
+        means = {label: geometric_mean(row.us[label] for row in group) for label in common}
+        best, last = min(means, key=means.__getitem__), group[-1]
+        entry = _entry(last, best, static_weights)
+        entries.pop(entry.key, None)
+        if means[last.model] > means[best] * (1 + margin):
+            entries[entry.key] = entry
+    return replace(table, entries=tuple(entries.values()))
+
+
+def _entry(row: Row, label: str, static_weights: bool) -> Entry:
+    shape = row.shape
+    us, model_us = round(row.us[label], 3), round(row.us[row.model], 3)
+    return Entry(shape.m, shape.n, shape.k, tile_of_label(label), us, model_us, static_weights=static_weights)

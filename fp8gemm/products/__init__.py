@@ -1,0 +1,1 @@
+"""What users call: products of one weight, of groups, plans, quantisers, and a linear layer's two launches."""

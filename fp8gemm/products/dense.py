@@ -1,0 +1,222 @@
+"""The dense block-scaled GEMM: check, choose a kernel, launch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
+from fp8gemm import settings
+from fp8gemm.checks import memory
+from fp8gemm.checks.dtypes import output_type
+from fp8gemm.checks.operands import check_product
+from fp8gemm.driver import forking
+from fp8gemm.driver.launch import BoundLaunch
+from fp8gemm.kernels.dispatch import current_stream, device_chip, kernel_for, launch_on, on_device
+from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.products import operands
+from fp8gemm.products.calls import PLACES, UNREADABLE, Recent, goes_to_operator, identity, needs_gradient
+from fp8gemm.tuning.problem import Problem, Scaling
+
+_OPERANDS = "a scales_a b scales_b c? bias? out?"
+
+_recent: Recent[tuple[settings.Settings, Recent[BoundLaunch]]] = Recent(256)
+"""The latest calls: the settings that chose their kernels, and launches by the address of a new output, else 0."""
+
+
+def gemm(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    *,
+    c: Tensor | None = None,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    batch_invariant: bool | None = None,
+    static_weights: bool = False,
+) -> Tensor:
+    """``D[m, n] = sum_kb scales_a[m, kb] scales_b[n / 128, kb] sum_{k in kb} a[m, k] b[n, k] (+ c[m, n]) (+ bias[n])``.
+
+    Sums are FP32, K blocks in ascending order, then C, then the bias; the output is rounded once, to nearest even.
+
+    On a Hopper GPU this launches a kernel on the current stream of the tensors' device; CPU tensors, and any with
+    ``FP8GEMM_BACKEND=reference``, go to `fp8gemm.reference.gemm_reference`.
+
+    Args:
+        a: (M, K) float8_e4m3fn, K contiguous and a multiple of 16; rows any multiple of 16 bytes apart. M may be 0.
+        scales_a: (M, ceil(K/128)) float32 multipliers. MN-major ones (strides (1, align(M, 4))) are read in place;
+            any other layout is copied first.
+        b: (N, K) float8_e4m3fn, laid out like ``a``.
+        scales_b: float32 multipliers: (ceil(N/128), ceil(K/128)), contiguous, one per 128x128 block; or
+            (N, ceil(K/128)), one per row and 128 columns, ``scales_b[n, kb]`` above, laid out like ``scales_a``.
+        c: (M, N) bfloat16 or float32 to add, of any strides.
+        bias: (N,) bfloat16 or float32 to add to every row, contiguous.
+        out: (M, N) to write to, of any strides, in memory that no input occupies; but it may be ``c`` itself, to
+            accumulate in place. TMA writes it if its rows are contiguous and its base, row pitch and row length are
+            multiples of 16 bytes, and if rows of ``c`` are contiguous and its base and row pitch multiples of two
+            elements; a slower element-wise store otherwise. A new tensor without it.
+        out_dtype: bfloat16, float16 (overflow is Inf) or float32; that of ``out`` by default, bfloat16 without ``out``.
+        batch_invariant: whether a row of the result has the same bits whatever M and the other rows are; some shapes
+            are then slower. ``FP8GEMM_BATCH_INVARIANT`` by default.
+        static_weights: a promise that no kernel still queued or running on the GPU writes ``b`` or ``scales_b``; see
+            `fp8gemm.plan`.
+
+    Returns:
+        ``out``, or a new (M, N) tensor, row-major.
+
+    Raises:
+        InputError: an operand is not as described; nothing was launched.
+        UnsupportedDeviceError: the tensors are on a GPU that is not Hopper, or this process was forked from one that
+            had started CUDA.
+        CompileError, CacheMissError, DriverError: the kernel could not be built, found or launched.
+    """
+    if out_dtype is None:
+        out_dtype = getattr(out, "dtype", torch.bfloat16)
+    if goes_to_operator(_OPERANDS, a, scales_a, b, scales_b, c, bias, out):
+        return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+    return multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+
+
+def multiply(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor | None,
+    out_dtype: torch.dtype,
+    batch_invariant: bool | None,
+    static_weights: bool,
+) -> Tensor:
+    """`gemm` of tensors with memory, traced by nobody: what its operators compute."""
+    if forking.lost and a.is_cuda:
+        forking.refuse()
+    if not a.is_cuda or needs_gradient(a, scales_a, b, scales_b, c, bias, out):
+        return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
+    device_index, in_force = a.get_device(), settings.current()
+    try:
+        key = (
+            identity(a),
+            identity(scales_a),
+            identity(b),
+            identity(scales_b),
+            None if c is None else identity(c),
+            None if bias is None else identity(bias),
+            None if out is None else identity(out),
+            out_dtype,
+            batch_invariant,
+            static_weights,
+            current_stream(device_index),
+            device_index,
+        )
+        found = _recent.get(key)
+    except UNREADABLE:
+        return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
+    places, is_new, place = None, out is None, 0
+    if found is not None and found[0] is in_force:
+        places = found[1]
+        if out is None:
+            n = b.shape[0]
+            out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=out_dtype, device=a.device)
+            place = out.data_ptr()
+        bound = places.get(place)
+        if bound is not None:
+            launch_on(device_index, bound)
+            return out
+    out, bound = _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+    if bound is not None:
+        if places is None:
+            places = Recent(PLACES)
+            _recent.keep(key, (in_force, places))
+        places.keep(out.data_ptr() if is_new else 0, bound)
+    return out
+
+
+def _multiply(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor | None,
+    out_dtype: torch.dtype,
+    batch_invariant: bool | None,
+    static_weights: bool,
+) -> tuple[Tensor, BoundLaunch | None]:
+    """`gemm` from its checks on: the output, and its launch if it may be repeated."""
+    terms = check_product(a, scales_a, b, scales_b, c, bias, out, out_dtype)
+    memory.check_addresses(a=a, scales_a=scales_a, b=b, scales_b=scales_b, c=c, bias=bias, out=out)
+    m, (n, k) = a.shape[0], b.shape
+    if out is None:
+        out = torch.empty((m, n), dtype=out_dtype, device=a.device)
+    else:
+        memory.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
+    if operands.uses_reference(a):
+        from fp8gemm.reference import gemm_reference  # here, because the first product on a GPU does without
+
+        return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=out_dtype)), None
+    if not m:
+        return out, None
+    if batch_invariant is None:
+        batch_invariant = settings.current().batch_invariant
+    store = operands.store_kind(out, c)
+    problem = Problem(m, n, k, terms.output, store, terms.scaling, terms.c, terms.bias, batch_invariant, static_weights)
+    index = a.device.index
+    kernel = kernel_for(problem, device_chip(index), index)
+    bound = launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static_weights)
+    return out, bound
+
+
+def launch(
+    kernel: GemmKernel,
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    *,
+    out: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    static_weights: bool = False,
+) -> BoundLaunch | None:
+    """Launch on the current stream of the operands' device; they are checked, and M is not 0.
+
+    Returns:
+        The launch, which may be repeated on that stream as long as operands lie where they are; None if scales had to
+        be copied for it.
+    """
+    read_a = operands.tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
+    read_b = operands.tma_scales(scales_b) if kernel.problem.scaling is Scaling.ROW else scales_b
+    index = a.device.index
+    with on_device(index):
+        bound = kernel.bind(
+            a, read_a, b, read_b, out=out, stream=current_stream(index), c=c, bias=bias, static_weights=static_weights
+        )
+        bound()
+    return bound if read_a is scales_a and read_b is scales_b else None
+
+
+def _traced(
+    a: Tensor,
+    scales_a: Tensor,
+    b: Tensor,
+    scales_b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor | None,
+    out_dtype: torch.dtype,
+    batch_invariant: bool | None,
+    static_weights: bool,
+) -> Tensor:
+    """`gemm` as a node of a graph that is being traced."""
+    output_type(out_dtype)
+    terms = (a, scales_a, b, scales_b, c, bias)
+    if out is None:
+        product: Tensor = torch.ops.fp8gemm.gemm(*terms, out_dtype, batch_invariant, static_weights)
+        return product
+    torch.ops.fp8gemm.gemm_out(*terms, batch_invariant, static_weights, out=out)
+    return out

@@ -1,0 +1,236 @@
+"""A linear layer's two launches, quantise and multiply, found again in a few microseconds for an input seen before."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fp8gemm import settings
+from fp8gemm.checks.dtypes import INPUTS, listed
+from fp8gemm.checks.tensors import check_no_gradient, check_tensor, found
+from fp8gemm.driver import forking
+from fp8gemm.driver.launch import BoundLaunch
+from fp8gemm.errors import InputError
+from fp8gemm.kernels.dispatch import current_device, current_stream, launch_on, on_device
+from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeKernel, QuantizeSource, rows_of_warp
+from fp8gemm.products.calls import UNREADABLE, Recent
+from fp8gemm.products.operands import uses_reference
+from fp8gemm.products.plans import Plan, plan
+from fp8gemm.products.quantizers import ALIGNMENT, kernel_of, rows_quantizer
+from fp8gemm.reference import gemm_reference, quantize_rows
+from fp8gemm.scales import BLOCK, block_count, mn_major_pitch
+from fp8gemm.sizes import check_size
+
+_SHAPES, _PLACES = 64, 16
+
+
+Launches = tuple[BoundLaunch, BoundLaunch]
+"""Quantise, multiply."""
+
+
+class _Model(NamedTuple):
+    """Launches that others for the same weight differ from by addresses alone."""
+
+    weight: tuple[object, ...]
+    quantizer: QuantizeKernel
+    kernel: GemmKernel
+    launches: Launches
+
+
+class _Call:
+    """Inputs of one shape: how the output and the workspace are made, and the launches by where everything lies."""
+
+    __slots__ = ("device", "dtype", "launches", "model", "scales_offset", "settings", "shape", "strides", "workspace")
+
+    def __init__(self, x: Tensor, n: int, in_force: settings.Settings) -> None:
+        rows, k = math.prod(x.shape[:-1]), x.shape[-1]
+        self.shape = (*x.shape[:-1], n)
+        self.strides = torch.empty(self.shape, device="meta").stride()
+        self.dtype, self.device, self.settings = x.dtype, x.device, in_force
+        self.scales_offset = -(-rows * k // BLOCK) * BLOCK  # bytes: behind the codes, on a whole line
+        self.workspace = (self.scales_offset + 4 * mn_major_pitch(rows) * block_count(k),)
+        self.launches: Recent[Launches] = Recent(_PLACES)
+        self.model: _Model | None = None
+
+
+class LinearPlan:
+    """``y = x @ weight.T + bias``, x quantised on the way: plans by dtype, and recent calls. Threads may share it; a
+    copy is a plan like a new one.
+
+    Args:
+        max_m: rows up to which kernels are loaded ahead; more rows are computed with the kernel of the most.
+        batch_invariant: as in `fp8gemm.gemm`.
+    """
+
+    def __init__(self, *, max_m: int, batch_invariant: bool | None) -> None:
+        self._max_m, self._batch_invariant = max_m, batch_invariant
+        self._plans: dict[torch.dtype, tuple[settings.Settings, Plan]] = {}
+        self._calls: Recent[_Call] = Recent(_SHAPES)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(LinearPlan, max_m=self._max_m, batch_invariant=self._batch_invariant), ()
+
+    def prepare(self, weight: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Plan:
+        """Compile or fetch, and load, what inputs of ``dtype`` need under the settings in force; what is ready already
+        costs nothing.
+
+        Raises:
+            UnsupportedDeviceError: the GPU is not Hopper.
+            CacheMissError, CompileError, DriverError: a kernel could not be found, built or loaded.
+        """
+        in_force = settings.current()
+        chosen_by, found = self._plans.get(dtype, (None, None))
+        same = found is not None and found.b is weight and found.scales_b is scales and found.bias is bias
+        if found is None or not same or chosen_by != in_force:
+            index = weight.device.index
+            for rows in ROWS_OF_WARP:
+                kernel_of(rows_quantizer(QuantizeSource.PLAIN, dtype, rows), index)
+            found = plan(
+                weight,
+                scales,
+                max_m=self._max_m,
+                bias=bias,
+                out_dtype=dtype,
+                batch_invariant=self._batch_invariant,
+                static_weights=True,
+            )
+            self._plans[dtype] = in_force, found
+        return found
+
+    def __call__(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's output.
+
+        Args:
+            x: (..., K) bfloat16, float16 or float32, where the weight is.
+            weight, scales, bias: (N, K) e4m3, its 128x128 scales, and (N,) or None; checked, all in one place.
+
+        Returns:
+            (..., N) of x's dtype, contiguous.
+
+        Raises:
+            InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
+        """
+        if forking.lost and x.is_cuda:
+            forking.refuse()
+        check_no_gradient("x", x)
+        in_force = settings.current()
+        try:
+            form = x.shape, x.stride(), x.dtype, x.get_device()
+        except UNREADABLE:
+            check_input(x, weight)
+            raise
+        call = self._calls.get(form)
+        if call is None or call.settings is not in_force:
+            check_input(x, weight)
+            if not x.numel():
+                return x.new_empty((*x.shape[:-1], weight.shape[0]))
+            if uses_reference(weight):
+                return self._reference(x, weight, scales, bias)
+            if not _has_rows(x):
+                return self(x.contiguous(), weight, scales, bias)
+            call = _Call(x, weight.shape[0], in_force)
+            self._calls.keep(form, call)
+        out = torch.empty_strided(call.shape, call.strides, dtype=call.dtype, device=call.device)
+        workspace = torch.empty_strided(call.workspace, (1,), dtype=torch.uint8, device=call.device)
+        index = call.device.index
+        place = (
+            x.data_ptr(),
+            out.data_ptr(),
+            workspace.data_ptr(),
+            (
+                weight.data_ptr(),
+                scales.data_ptr(),
+                # In freed memory one of another dtype may come to lie.
+                None if bias is None else (bias.data_ptr(), bias.dtype),
+            ),
+            current_stream(index),
+        )
+        launches = call.launches.get(place)
+        if launches is None:
+            if x.data_ptr() % ALIGNMENT:
+                return self(x.clone(), weight, scales, bias)
+            launches = self._rebind(call, place)
+            if launches is None:
+                plan = self.prepare(weight, scales, bias, x.dtype)
+                call.model = self._bind(call, x, out, workspace, plan, place[3])
+                launches = call.model.launches
+            call.launches.keep(place, launches)
+        quantize, multiply = launches
+        if current_device() == index:
+            quantize()
+            multiply()
+        else:
+            launch_on(index, quantize)
+            launch_on(index, multiply)
+        return out
+
+    def _reference(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+        codes, scales_of_rows = quantize_rows(x.reshape(-1, x.shape[-1]))
+        out = gemm_reference(codes, scales_of_rows, weight, scales, bias=bias, out_dtype=x.dtype)
+        return out.view(*x.shape[:-1], weight.shape[0])
+
+    def _rebind(self, call: _Call, place: tuple[Any, ...]) -> Launches | None:
+        """Launches at another place, from those that there are for the same weight."""
+        model = call.model
+        x, out, codes, weight, stream = place
+        if model is None or model.weight != weight:
+            return None
+        quantize, multiply = model.launches
+        scales = codes + call.scales_offset
+        return (
+            model.quantizer.rebind(quantize, x=x, codes=codes, scales=scales, stream=stream),
+            model.kernel.rebind(multiply, a=codes, scales_a=scales, out=out, stream=stream),
+        )
+
+    def _bind(
+        self, call: _Call, x: Tensor, out: Tensor, workspace: Tensor, plan: Plan, weight: tuple[object, ...]
+    ) -> _Model:
+        """The first launches for inputs of a shape and a weight."""
+        k, n = x.shape[-1], out.shape[-1]
+        rows = x.view(-1, k)
+        m = rows.shape[0]
+        codes = workspace[: m * k].view(torch.float8_e4m3fn).view(m, k)
+        scales = workspace[call.scales_offset :].view(torch.float32)
+        scales = scales.as_strided((m, block_count(k)), (1, mn_major_pitch(m)))
+        index = x.device.index
+        quantizer = kernel_of(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows_of_warp(m, k)), index)
+        kernel = plan.kernel_for(m)
+        assert kernel is not None, "a plan on a GPU has kernels"
+        with on_device(index):
+            stream = current_stream(index)
+            quantize = quantizer.bind(rows, codes, scales, stream=stream)
+            terms = plan.b, plan.scales_b
+            multiply = kernel.bind(
+                codes, scales, *terms, out=out.view(m, n), stream=stream, bias=plan.bias, static_weights=True
+            )
+        return _Model(weight, quantizer, kernel, (quantize, multiply))
+
+
+def check_input(x: Tensor, weight: Tensor) -> None:
+    """``x`` (..., K) is what a layer of this ``weight`` (N, K) takes, gradients aside.
+
+    Raises:
+        InputError: it is not.
+    """
+    check_tensor("x", x)
+    k = weight.shape[1]
+    if x.dtype not in INPUTS or x.dim() == 0 or x.shape[-1] != k:
+        raise InputError(f"x: expected {listed(INPUTS)} of shape (..., {k}) = (..., K), got {found(x)}")
+    if x.device != weight.device:
+        raise InputError(f"x: expected the device of weight, {weight.device}, got {x.device}")
+    check_size("x", "M", math.prod(x.shape[:-1]))
+
+
+def _has_rows(x: Tensor) -> bool:
+    """Whether ``x`` (..., K) can be seen as (M, K) with rows that begin on 16-byte boundaries."""
+    try:
+        rows = x.view(-1, x.shape[-1])
+    except RuntimeError:  # its leading dimensions do not merge
+        return False
+    pitch = rows.stride(0) * x.element_size() if rows.shape[0] > 1 else 0
+    return rows.stride(1) == 1 and pitch % ALIGNMENT == 0

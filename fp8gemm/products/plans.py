@@ -1,0 +1,299 @@
+"""A weight bound to its kernels before the first product is asked for."""
+
+from __future__ import annotations
+
+import copy
+from bisect import bisect_left
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, is_grad_enabled
+
+from fp8gemm import settings
+from fp8gemm.checks import memory
+from fp8gemm.checks.dtypes import addend, output_type
+from fp8gemm.checks.operands import check_b, check_bias, check_call
+from fp8gemm.checks.tensors import check_whole
+from fp8gemm.driver import forking
+from fp8gemm.driver.launch import BoundLaunch
+from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
+from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.dispatch import current_device, current_stream, device_chip, kernel_for, launch_on
+from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.recording import record_problem
+from fp8gemm.products import operands
+from fp8gemm.products.calls import PLACES, UNREADABLE, Recent, goes_to_operator, is_watched, needs_gradient
+from fp8gemm.products.dense import gemm, launch
+from fp8gemm.reference import gemm_reference
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.problem import Addend, Problem
+from fp8gemm.tuning.select import config_by_m
+
+MAX_PLANNED_M = 2**20
+"""Largest M that a plan covers; a larger one is a matter for `gemm`, whose cost then does not matter."""
+
+
+def plan(
+    b: Tensor,
+    scales_b: Tensor,
+    *,
+    max_m: int,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    c_dtype: torch.dtype | None = None,
+    batch_invariant: bool | None = None,
+    static_weights: bool = False,
+) -> Plan:
+    """Bind a weight to its kernels, compiled or fetched and loaded now, so that calls for any M <= max_m only launch.
+
+    Args and errors are those of `gemm`; weight and bias are checked here, once. ``max_m`` is 1 to 2^20; ``c_dtype`` is
+    that of the C that every call brings, None where there is none.
+
+    ``static_weights`` promises that whenever the plan is called, no kernel that is still queued or running on the GPU
+    writes ``b`` or ``scales_b``. With programmatic dependent launch (``FP8GEMM_PDL``, as it is when the plan is made) a
+    small-M kernel then streams the weight while the kernel ahead of it ends. Activations, C and the bias may always
+    come from that kernel. Small-M kernels are chosen for that, so that bits may differ from those of other plans.
+    """
+    if batch_invariant is None:
+        batch_invariant = settings.current().batch_invariant
+    return Plan(
+        b,
+        scales_b,
+        bias,
+        max_m=max_m,
+        out_dtype=out_dtype,
+        c_dtype=c_dtype,
+        batch_invariant=batch_invariant,
+        static_weights=static_weights,
+    )
+
+
+_RECENT_CALLS = 64
+_WEIGHT, _OPERANDS = "b scales_b bias?", "a scales_a c? out?"
+_Kept = tuple[BoundLaunch | None, Recent[BoundLaunch] | None]
+"""Of a call before: its launch if it was given an output, else those for new outputs by address."""
+
+
+@dataclass(frozen=True)
+class _Binding:
+    """What a plan found and loaded for a weight as it was; never changed, only replaced.
+
+    Attributes:
+        identity: where and how the weight, its scales and the bias lay.
+        chip: what tiles were chosen for; None on the reference backend.
+        problem: N, K, types and the store of a new output, ``c`` packed; None on the reference backend.
+        steps: the largest M of each kernel, ascending.
+        kernels: one for each step.
+    """
+
+    identity: tuple[object, ...]
+    chip: Chip | None = None
+    problem: Problem | None = None
+    steps: tuple[int, ...] = ()
+    kernels: tuple[GemmKernel, ...] = ()
+
+
+class Plan:
+    """A weight bound to its loaded kernels for every M up to ``max_m``; make one with `plan`. Threads may share it.
+
+    Weight and bias may move (``.data = ...``, in-place reloads): their addresses are read at each call and checked when
+    new. A copy by `copy.deepcopy` or `pickle` is another plan, made of its own copies of the tensors.
+
+    Attributes:
+        b, scales_b, bias, max_m, out_dtype, c_dtype, batch_invariant, static_weights: what it was made with.
+    """
+
+    def __init__(
+        self,
+        b: Tensor,
+        scales_b: Tensor,
+        bias: Tensor | None,
+        *,
+        max_m: int,
+        out_dtype: torch.dtype,
+        c_dtype: torch.dtype | None,
+        batch_invariant: bool,
+        static_weights: bool,
+    ) -> None:
+        check_whole("max_m", max_m, 1, MAX_PLANNED_M)
+        self._output = output_type(out_dtype)
+        self._c_type = addend("c_dtype", c_dtype)
+        self.b, self.scales_b, self.bias, self.max_m = b, scales_b, bias, max_m
+        self.out_dtype, self.c_dtype, self.batch_invariant = out_dtype, c_dtype, batch_invariant
+        self.static_weights = static_weights
+        self._binding = self._bind()
+        self._recent: Recent[_Kept] = Recent(_RECENT_CALLS)
+        self._last: tuple[Hashable, _Kept] = ((), (None, None))
+
+    def __call__(self, a: Tensor, scales_a: Tensor, *, c: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """The product for activations ``a`` (M, K), ``scales_a`` (M, ceil(K/128)); see `gemm`.
+
+        Raises:
+            InputError: an operand is not as `gemm` describes, M exceeds ``max_m``, or ``c`` is not of the plan's
+                ``c_dtype``; nothing was launched.
+        """
+        if is_watched() or forking.lost:
+            return self._multiply(a, scales_a, c, out)[0]
+        # NOTE: `identity` of each, written out, because calls cost more than what they ask. Of the weight an address is
+        # enough where `out` has its N: its K is that of `a`, and a weight of another dtype is not at the same place.
+        # Types stand for the rest of `goes_to_operator`, which is asked once.
+        try:
+            device_index = a.get_device()
+            key = (
+                type(a), a.data_ptr(), a.shape, a.stride(), a.dtype,
+                type(scales_a), scales_a.data_ptr(), scales_a.shape, scales_a.stride(), scales_a.dtype,
+                self.b.shape if out is None else (type(out), out.data_ptr(), out.shape, out.stride(), out.dtype),
+                self.b.data_ptr(), self.scales_b.data_ptr(),
+                None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
+                None if c is None else (type(c), c.data_ptr(), c.shape, c.stride(), c.dtype),
+                device_index, current_stream(device_index) if device_index >= 0 else None,
+            )  # fmt: skip  # flat, because tuples in it take longer: a line for each operand
+        except UNREADABLE:
+            return self._multiply(a, scales_a, c, out)[0]
+        if device_index < 0 or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
+            return self._multiply(a, scales_a, c, out)[0]
+        last_key, (bound, places) = self._last
+        if last_key != key:
+            bound, places = self._recent.get(key, (None, None))
+            self._last = key, (bound, places)
+        is_new = out is None
+        if places is not None:
+            n = self.b.shape[0]
+            out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=self.out_dtype, device=a.device)
+            bound = places.get(out.data_ptr())
+        if bound is not None and out is not None:
+            if current_device() == device_index:
+                bound()
+            else:
+                launch_on(device_index, bound)
+            return out
+        out, bound = self._multiply(a, scales_a, c, out)
+        if bound is not None:
+            if is_new:
+                places = places or Recent(PLACES)
+                places.keep(out.data_ptr(), bound)
+            kept = (None, places) if is_new else (bound, None)
+            self._recent.keep(key, kept)
+            self._last = key, kept
+        return out
+
+    def _multiply(
+        self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None
+    ) -> tuple[Tensor, BoundLaunch | None]:
+        """A call from its checks on: the output, and its launch if it may be repeated."""
+        weight = self.b, self.scales_b, self.bias
+        if goes_to_operator(_OPERANDS, a, scales_a, c, out) or goes_to_operator(_WEIGHT, *weight):
+            return self._traced(a, scales_a, c, out), None
+        if forking.lost and a.is_cuda:
+            forking.refuse()
+        binding = self._current_binding()
+        b, scales_b, bias = weight
+        check_call(a, scales_a, b, c, out, self.out_dtype)
+        m, n = a.shape[0], b.shape[0]
+        if m > self.max_m:
+            raise InputError(f"a: expected at most max_m = {self.max_m} rows, got {m}")
+        c_dtype = None if c is None else c.dtype
+        if c_dtype != self.c_dtype:
+            raise InputError(f"c: expected {self.c_dtype}, the plan's c_dtype, got {c_dtype}")
+        memory.check_addresses(a=a, scales_a=scales_a, c=c, out=out)
+        if out is None:
+            out = torch.empty((m, n), dtype=self.out_dtype, device=a.device)
+        else:
+            memory.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
+        if binding.problem is None or binding.chip is None:
+            return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=self.out_dtype)), None
+        if not m:
+            return out, None
+        store = operands.store_kind(out, c)
+        if store is binding.problem.store:
+            kernel = binding.kernels[bisect_left(binding.steps, m)]
+        else:
+            kernel = kernel_for(replace(binding.problem, m=m, store=store), binding.chip, a.device.index)
+        static = self.static_weights
+        return out, launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static)
+
+    def _traced(self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None) -> Tensor:
+        """A call as a node of a graph that is being traced."""
+        return gemm(
+            a,
+            scales_a,
+            self.b,
+            self.scales_b,
+            c=c,
+            bias=self.bias,
+            out=out,
+            out_dtype=self.out_dtype,
+            batch_invariant=self.batch_invariant,
+            static_weights=self.static_weights,
+        )
+
+    # Kernels belong to a process and its GPUs: a copy is made anew, of copies of the tensors.
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return type(self)(*copy.deepcopy((self.b, self.scales_b, self.bias), memo), **self._options())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # NOTE: as bytes, because what pickle writes of an FP8 tensor torch cannot load again.
+        return _from_bytes, (type(self), self.b.view(torch.uint8), self.scales_b, self.bias, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _PLAN_OPTIONS}
+
+    def kernel_for(self, m: int) -> GemmKernel | None:
+        """The kernel that M rows into a new output are computed with; None on the reference backend.
+
+        Beyond ``max_m`` it is that of ``max_m``, since any kernel is right for any M.
+        """
+        binding = self._current_binding()
+        return binding.kernels[min(bisect_left(binding.steps, m), len(binding.steps) - 1)] if binding.kernels else None
+
+    def _current_binding(self) -> _Binding:
+        if self._binding.identity != self._identity():
+            self._binding = self._bind()
+        return self._binding
+
+    def _identity(self) -> tuple[object, ...]:
+        b, scales_b, bias = self.b, self.scales_b, self.bias
+        of_weight = (b.data_ptr(), b.shape, b.stride(), b.dtype, b.device)
+        of_scales = (scales_b.data_ptr(), scales_b.shape, scales_b.stride(), scales_b.dtype)
+        of_bias = () if bias is None else (bias.data_ptr(), bias.shape, bias.stride(), bias.dtype)
+        return of_weight, of_scales, of_bias
+
+    def _bind(self) -> _Binding:
+        scaling = check_b(self.b, self.scales_b)
+        bias_type = Addend.NONE if self.bias is None else check_bias(self.bias, self.b)
+        if goes_to_operator(_WEIGHT, self.b, self.scales_b, self.bias):
+            return _Binding(())  # whoever calls it goes there too
+        identity = self._identity()
+        memory.check_addresses(b=self.b, scales_b=self.scales_b, bias=self.bias)
+        if operands.uses_reference(self.b):
+            return _Binding(identity)
+        device_index = self.b.device.index
+        chip = device_chip(device_index)
+        n, k = self.b.shape
+        # A packed C never decides: where TMA can write a new output, N is even, and so are C's rows.
+        store = operands.store_kind(torch.empty((1, n), dtype=self.out_dtype, device=self.b.device))
+        problem = Problem(self.max_m, n, k, self._output, store, scaling, self._c_type, bias_type)
+        problem = replace(problem, batch_invariant=self.batch_invariant, static_weights=self.static_weights)
+        record = settings.current().record
+        if record is not None:
+            record_problem(record, problem)  # up to the largest M first, so that one line will do
+        choices = config_by_m(problem, chip)
+        if settings.current().jit == "compile":
+            # All at once, because NVRTC compiles in parallel; those in the cache cost next to nothing.
+            build_many([kernel_request(problem, config) for config in dict.fromkeys(config for _, config in choices)])
+        steps = tuple(m for m, _ in choices)
+        kernels = tuple(kernel_for(replace(problem, m=m), chip, device_index) for m in steps)
+        return _Binding(identity, chip, problem, steps, kernels)
+
+
+_PLAN_OPTIONS = ("max_m", "out_dtype", "c_dtype", "batch_invariant", "static_weights")
+
+
+def _from_bytes(
+    made: type[Plan], codes: Tensor, scales_b: Tensor, bias: Tensor | None, options: dict[str, Any]
+) -> Plan:
+    return made(codes.view(torch.float8_e4m3fn), scales_b, bias, **options)
