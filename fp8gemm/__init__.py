@@ -132,4 +132,4 @@ def _is_command() -> bool:
 
 if not _is_command():
     # Whoever uses torch.ops.fp8gemm finds the operators there after this import, whether torch came before or after it.
-    import_module("fp8gemm.ops")
+    import fp8gemm.products.operators  # noqa: F401

@@ -12,16 +12,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fp8gemm.errors import InputError
-
-BLOCK = 128
-"""Values along K (and, for weights, along N) that share one scale."""
+from fp8gemm.sizes import SCALE_BLOCK
 
 _ROWS_PER_16_BYTES = 4
 
 
 def block_count(size: int) -> int:
     """How many 128-wide blocks cover `size`; the last may be partial."""
-    return -(-size // BLOCK)
+    return -(-size // SCALE_BLOCK)
 
 
 def whole_blocks(x: Tensor, rows: int, columns: int) -> Tensor:

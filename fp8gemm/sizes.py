@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LIMIT = 2**31
 """Rows and columns of a matrix are fewer: TMA's coordinates, and those of kernels, are signed 32-bit numbers."""
+SCALE_BLOCK = 128
+"""Values along K, and of weights along N, that share one scale; also the K of a block that is promoted at once."""
 K_STEP = 16
 """What K of every product and quantiser is a multiple of: TMA's row pitch."""
 MAX_NORM_K = 65536

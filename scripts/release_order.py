@@ -30,7 +30,7 @@ import torch  # noqa: E402
 from fp8gemm.cli.arguments import parse_positive  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
-from fp8gemm.kernels.dispatch import device_chip  # noqa: E402
+from fp8gemm.kernels.loaded import device_chip  # noqa: E402
 from tests.clogged import FAMILIES, graphs_of  # noqa: E402
 from tests.launches import Played, play  # noqa: E402
 from tests.mutations import tree  # noqa: E402

@@ -17,6 +17,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from fp8gemm import reference  # noqa: E402
+from fp8gemm.checks.dtypes import INPUTS  # noqa: E402
 from fp8gemm.jit.request import KernelRequest  # noqa: E402
 from fp8gemm.kernels.quantize import (  # noqa: E402
     ROWS_OF_WARP,
@@ -30,7 +31,6 @@ from fp8gemm.kernels.quantize import (  # noqa: E402
     quantizer_of_rows,
 )
 from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
-from fp8gemm.products.quantizers import INPUTS  # noqa: E402
 from fp8gemm.scales import block_count, mn_major_pitch  # noqa: E402
 
 Upload = Callable[[Tensor], Tensor]

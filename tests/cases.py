@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
-from fp8gemm.scales import BLOCK, block_count, to_mn_major
+from fp8gemm.scales import block_count, to_mn_major
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.problem import Scaling
 from tests.numerics import Data, Report, check
 
@@ -48,7 +49,7 @@ class Case:
 
     @property
     def scaling(self) -> Scaling:
-        """How B is scaled; `BLOCK` where N is one and both are the same."""
+        """How B is scaled; `SCALE_BLOCK` where N is one and both are the same."""
         n = self.b.shape[0]
         return Scaling.ROW if n > 1 and self.scales_b.shape[0] == n else Scaling.BLOCK
 
@@ -131,7 +132,7 @@ def distinct_scales(
     draw = _Draw(seed, device)
     k_blocks, n_scales = block_count(k), _scale_rows(n, scaling)
     rows, columns = torch.arange(m, device=device)[:, None], torch.arange(k_blocks, device=device)
-    of_block = columns.repeat_interleave(BLOCK)[:k]
+    of_block = columns.repeat_interleave(SCALE_BLOCK)[:k]
     a = draw.integers(1, 3, m, k) * ((rows + seed) % k_blocks == of_block)
     n_rows = torch.arange(n_scales, device=device)[:, None]
     return Case(
@@ -164,7 +165,7 @@ class _Draw:
             -(-rows // rows_per_block), block_count(columns), generator=self.generator, device=self.device
         )
         factors = (exponents - 2).exp2().repeat_interleave(rows_per_block, 0)[:rows]
-        return self.normal(rows, columns) * factors.repeat_interleave(BLOCK, 1)[:, :columns]
+        return self.normal(rows, columns) * factors.repeat_interleave(SCALE_BLOCK, 1)[:, :columns]
 
 
 def _quantised(
@@ -210,7 +211,7 @@ def _row_sizes(data: Data, values: Tensor) -> Tensor:
 
 
 def _rows_per_scale(scaling: Scaling) -> int:
-    return BLOCK if scaling is Scaling.BLOCK else 1
+    return SCALE_BLOCK if scaling is Scaling.BLOCK else 1
 
 
 def _scale_rows(n: int, scaling: Scaling) -> int:

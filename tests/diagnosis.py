@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fp8gemm.scales import BLOCK
+from fp8gemm.sizes import SCALE_BLOCK
 
 _TILE = 128
 _UNEXPLAINED = 0.01  # of the error: what may remain beyond rounding
@@ -46,7 +46,7 @@ class Inputs:
 
     def scale_rows_of(self, columns: Tensor) -> Tensor:
         """The rows of `scales_b` that columns of the product are scaled by."""
-        return columns if self.scales_b_per_row else columns // BLOCK
+        return columns if self.scales_b_per_row else columns // SCALE_BLOCK
 
     def products_of(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The terms of elements at (rows, columns), unscaled: (elements, K blocks, 128) float64, zeros past K."""
@@ -55,7 +55,7 @@ class Inputs:
             codes.view(torch.uint8)[index].view(codes.dtype).to(torch.float64)
             for codes, index in ((self.a, rows), (self.b, columns))
         )
-        blocks: Tensor = pad(a * b, (0, -a.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+        blocks: Tensor = pad(a * b, (0, -a.shape[1] % SCALE_BLOCK)).unflatten(1, (-1, SCALE_BLOCK))
         return blocks
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fp8gemm.reference import row_ranges
 from fp8gemm.reference.gemm import gemm_reference
-from fp8gemm.scales import BLOCK, block_count, empty_mn_major_groups
+from fp8gemm.scales import block_count, empty_mn_major_groups
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.problem import Scaling
 from tests import cases
 from tests.calls import same_bits
@@ -175,7 +176,7 @@ class KGroupedCase:
         """The dense product, with its C, of one group that is not empty."""
         end = sum(self.sizes[: group + 1])
         columns = slice(end - self.sizes[group], end)
-        blocks = slice(columns.start // BLOCK, end // BLOCK)
+        blocks = slice(columns.start // SCALE_BLOCK, end // SCALE_BLOCK)
         operands = (self.a[:, columns], self.scales_a[:, blocks], self.b[:, columns], self.scales_b[:, blocks])
         return cases.Case(self.data, self.seed, *operands, None if self.c is None else self.c[group])
 
@@ -261,7 +262,7 @@ def k_grouped_case(
 
 def _whole(n: int) -> int:
     """Rows of B from one group to the next where none shares a block of scales with another."""
-    return block_count(n) * BLOCK
+    return block_count(n) * SCALE_BLOCK
 
 
 def _weights(case: cases.Case, groups: int, n: int) -> tuple[Tensor, Tensor]:

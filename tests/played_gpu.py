@@ -21,11 +21,11 @@ from fp8gemm import settings
 from fp8gemm.driver.arguments import ArgumentBlock, Arguments, QuantizeParams
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels import dense as dense_family
-from fp8gemm.kernels import dispatch
 from fp8gemm.kernels import gemm as kernel_family
+from fp8gemm.kernels import loaded
 from fp8gemm.kernels import quantize as quantize_family
 from fp8gemm.kernels import swap_ab as swap_ab_family
-from fp8gemm.products import dense, operands, plans, quantizers
+from fp8gemm.products import calls, dense, operands, plans, quantizers
 from fp8gemm.products import linear as linear_plan
 from fp8gemm.reference import gemm_reference, quantize_rows
 from fp8gemm.scales import block_count
@@ -33,6 +33,19 @@ from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Addend
 
 STREAM = 17
+
+
+class OnGpu(Tensor):
+    """A tensor that says it is on a GPU."""
+
+    def get_device(self) -> int:
+        return 0
+
+
+def _key_of_input(options: Any, x: Tensor) -> Any:
+    return calls.key_of_input(options, x.as_subclass(OnGpu))
+
+
 _INPUTS = {"BFLOAT16": torch.bfloat16, "FLOAT16": torch.float16, "FLOAT32": torch.float32}
 
 
@@ -98,9 +111,9 @@ class PlayedGpu:
         patch((operands, linear_plan), uses_reference=self._uses_reference)
         patch((dense, plans), device_chip=lambda index: named_chip("h200"))
         patch((plans,), build_many=lambda requests: None)
-        patch((dispatch, quantizers), _kernels={})
-        patch((quantizers,), hopper_info=lambda index: None)
-        patch((dense, linear_plan, quantizers), current_stream=lambda index: self.stream)
+        patch((loaded,), _kernels={}, hopper_info=lambda index: None)
+        patch((calls, dense, linear_plan, quantizers), current_stream=lambda index: self.stream)
+        patch((linear_plan,), key_of_input=_key_of_input)
         patch((dense, linear_plan, quantizers), on_device=lambda index: nullcontext())
         patch((linear_plan,), current_device=lambda: self.device, launch_on=self._launch_on)
         families = (kernel_family, quantize_family)

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fp8gemm.scales import BLOCK, block_count
+from fp8gemm.scales import block_count
+from fp8gemm.sizes import SCALE_BLOCK
 from tests.calls import picked
 
 _U = 2.0**-24
@@ -68,7 +69,7 @@ def round_to_e4m3(x: Tensor) -> Tensor:
 
 def by_block(x: Tensor) -> Tensor:
     """(M, K) as (M, K blocks, 128), zeros behind K."""
-    return pad(x, (0, -x.shape[1] % BLOCK)).view(x.shape[0], block_count(x.shape[1]), BLOCK)
+    return pad(x, (0, -x.shape[1] % SCALE_BLOCK)).view(x.shape[0], block_count(x.shape[1]), SCALE_BLOCK)
 
 
 def scale_bounds(exact: Exact) -> tuple[Tensor, Tensor]:
@@ -94,7 +95,7 @@ def check_fused(codes: Tensor, scales: Tensor, exact: Exact, context: object = "
     low, high = scale_bounds(exact)
     wrong = ~(((low <= found) & (found <= high) & (found > 0)) | ((low == 0) & (found == 1)))
     assert not wrong.any(), f"{context}: {int(wrong.sum())} scales, first at {_first(wrong)}: {found[wrong][:3]}"
-    of_value = found.repeat_interleave(BLOCK, 1)[:, :k]
+    of_value = found.repeat_interleave(SCALE_BLOCK, 1)[:, :k]
     quotient = exact.values / of_value
     margin = exact.error / of_value + _OF_CODE * quotient.abs()
     value = codes.float().double()
@@ -118,7 +119,7 @@ def check_like_reference(
     assert torch.equal(codes.float().isnan(), expected_codes.isnan()), f"{context}: NaN codes"
     assert torch.equal(scales.isnan(), expected_scales.isnan()), f"{context}: NaN scales"
     assert torch.equal(scales == math.inf, expected_scales == math.inf), f"{context}: infinite scales"
-    at_infinite = (scales == math.inf).repeat_interleave(BLOCK, 1)[:, : codes.shape[1]]
+    at_infinite = (scales == math.inf).repeat_interleave(SCALE_BLOCK, 1)[:, : codes.shape[1]]
     assert (codes.float()[at_infinite].nan_to_num(0.0) == 0).all(), f"{context}: codes of infinite scales"
     rows = scales.isfinite().all(1) & exact.values.isfinite().all(1)
     assert torch.equal(scales.isfinite().all(1), rows), f"{context}: finite scales of what is not finite"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import reference
+from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
@@ -24,7 +25,6 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_norm,
     quantizer_of_rows,
 )
-from fp8gemm.products.quantizers import INPUTS
 from fp8gemm.scales import block_count, mn_major_pitch
 from tests.launches import Launch, Output, Prepared
 from tests.prepared import Device

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import reference
-from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.gemm import SingleKernel
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
 from fp8gemm.kernels.quantize import QuantizeKernel
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
@@ -28,7 +28,7 @@ class Dense:
         self.problem = problem
 
     def bind(self, *args: Any, **options: Any) -> Callable[[], None]:
-        given = inspect.signature(GemmKernel.bind).bind(self, *args, **options).arguments
+        given = inspect.signature(SingleKernel.bind).bind(self, *args, **options).arguments
         out = given["out"]
         terms = {name: given[name] for name in ("c", "bias") if name in given}
         assert {name: term.dtype for name, term in terms.items()} == {

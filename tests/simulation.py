@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp8gemm.scales import BLOCK
+from fp8gemm.sizes import SCALE_BLOCK
 from tests.cases import Case
 from tests.truncation import add_like_a_tensor_core
 
@@ -33,7 +33,7 @@ def float32_kernel(case: Case, *, out_dtype: torch.dtype = torch.bfloat16) -> Te
     column_scales = scales_of_columns(case)
     total = torch.zeros(case.a.shape[0], case.b.shape[0])
     for block in range(case.scales_a.shape[1]):
-        ks = slice(block * BLOCK, block * BLOCK + BLOCK)
+        ks = slice(block * SCALE_BLOCK, block * SCALE_BLOCK + SCALE_BLOCK)
         sums = case.a[:, ks].float() @ case.b[:, ks].float().T
         total.addcmul_(sums, torch.outer(case.scales_a[:, block], column_scales[:, block]))
     return with_epilogue(total, case).to(out_dtype)
@@ -56,4 +56,4 @@ def with_epilogue(total: Tensor, case: Case) -> Tensor:
 def scales_of_columns(case: Case) -> Tensor:
     """(N, ceil(K/128)): the scales of each row of B, either scaling."""
     n = case.b.shape[0]
-    return case.scales_b if case.scales_b.shape[0] == n else case.scales_b.repeat_interleave(BLOCK, dim=0)[:n]
+    return case.scales_b if case.scales_b.shape[0] == n else case.scales_b.repeat_interleave(SCALE_BLOCK, dim=0)[:n]

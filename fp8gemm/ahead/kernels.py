@@ -16,7 +16,6 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
-    InputType,
     QuantizeSource,
     all_norm_threads,
     quantizer_of_blocks,
@@ -29,7 +28,7 @@ from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.epilogue import parse_epilogue
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, limited_chip, named_chip
-from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
+from fp8gemm.tuning.problem import InputType, OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import config_by_m
 
 CHIPS = ("h200", "h100")

@@ -19,9 +19,8 @@ from fp8gemm.ahead.kernels import (
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.kernels.quantize import QuantizeSource
-from fp8gemm.kernels.recording import AnyProblem
 from fp8gemm.tuning.epilogue import epilogue_text, parse_output
-from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Addend, OutputType, Problem
 
@@ -85,7 +84,7 @@ def problems_of_experts(block: Fp8Experts, max_m: int | None, output: OutputType
 
 
 def _chips_of(weights: Sequence[Tensor]) -> list[Chip]:
-    from fp8gemm.kernels.dispatch import device_chip
+    from fp8gemm.kernels.loaded import device_chip
 
     indices = dict.fromkeys(weight.device.index for weight in weights if weight.is_cuda)
     return list(dict.fromkeys(map(device_chip, indices))) or chips_named(CHIPS)

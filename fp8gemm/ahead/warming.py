@@ -19,8 +19,8 @@ from fp8gemm.jit.build import recompile as compile_again
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
 from fp8gemm.kernels.hints import MAX_M
-from fp8gemm.kernels.recording import AnyProblem
 from fp8gemm.tuning.epilogue import parse_output
+from fp8gemm.tuning.grouped_problem import AnyProblem
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.problem import Addend, OutputType
+from fp8gemm.tuning.problem import Addend, InputType, OutputType
 
 CODES = torch.float8_e4m3fn
 """What products multiply."""
@@ -19,7 +19,11 @@ OUTPUTS = {
 """What products make."""
 ADDENDS = {torch.bfloat16: Addend.BFLOAT16, torch.float32: Addend.FLOAT32}
 """C and the bias."""
-INPUTS = (torch.bfloat16, torch.float16, torch.float32)
+INPUTS = {
+    torch.bfloat16: InputType.BFLOAT16,
+    torch.float16: InputType.FLOAT16,
+    torch.float32: InputType.FLOAT32,
+}
 """What quantisers read."""
 INTEGERS = (torch.int32, torch.int64)
 """Indices, offsets and counts."""

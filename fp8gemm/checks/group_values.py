@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.errors import InputError
+from fp8gemm.sizes import SCALE_BLOCK
 
 
 def check_rows(m: int, groups: int, indices: Tensor | None, offsets: Tensor | None) -> None:
@@ -54,7 +55,7 @@ def check_columns(k: int, groups: int, offsets: Tensor) -> None:
     Raises:
         InputError: they are not; the first place is named.
     """
-    _check_ranges(*_ranges(offsets, groups), k, step=128)
+    _check_ranges(*_ranges(offsets, groups), k, step=SCALE_BLOCK)
 
 
 def _ranges(offsets: Tensor, groups: int) -> tuple[list[int], list[int]]:

@@ -19,7 +19,7 @@ from fp8gemm.checks.tensors import (
 )
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count
-from fp8gemm.sizes import check_rows_of_all, check_size, holds
+from fp8gemm.sizes import SCALE_BLOCK, check_rows_of_all, check_size, holds
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS
 
 
@@ -100,7 +100,7 @@ def check_k_grouped(
     for name, codes, scales, rows in (("a", a, scales_a, "M"), ("b", b, scales_b, "N")):
         check_tensor(name, codes)
         check_codes(name, codes, f"({rows}, K)")
-        if codes.shape[0] == 0 or codes.shape[1] % 128:
+        if codes.shape[0] == 0 or codes.shape[1] % SCALE_BLOCK:
             raise InputError(
                 f"{name}: expected shape ({rows}, K) with {rows} >= 1 and K a multiple of 128, got {tuple(codes.shape)}"
             )

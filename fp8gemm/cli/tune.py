@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
     import torch
 
-    from fp8gemm.kernels.dispatch import device_chip
+    from fp8gemm.kernels.loaded import device_chip
     from fp8gemm.lab.tune.measure import Tuner
 
     seed = recorded_seed(options.results) if options.seed is None else options.seed

@@ -22,11 +22,11 @@ from fp8gemm.cli.arguments import grouped_layers, parse_nk, parse_positive
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.hints import MAX_M
-from fp8gemm.kernels.recording import AnyProblem, recorded
+from fp8gemm.kernels.recording import recorded
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import MAX_NORM_K, check_norm_depth
 from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
-from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem
+from fp8gemm.tuning.grouped_problem import MAX_GROUPS, AnyProblem, GroupedProblem
 from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.hopper import CHIPS as KNOWN_CHIPS
 from fp8gemm.tuning.hopper import named_chip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.tensor_map import Swizzle, encode_2d, replace_address
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels.gemm import GemmKernel, addends, countable, encode_codes, encode_scales, pitch, request_label
+from fp8gemm.kernels.gemm import SingleKernel, addends, countable, encode_codes, encode_scales, pitch, request_label
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
 
@@ -45,7 +45,7 @@ def cta_shared_bytes(problem: Problem, config: TileConfig) -> int:
     return shared_bytes(config, problem.store, problem.output, problem.scaling)
 
 
-class DenseKernel(GemmKernel):
+class DenseKernel(SingleKernel):
     """One kernel of the family; arguments and errors are those of `GemmKernel`, and
 
     Args:
@@ -65,13 +65,11 @@ class DenseKernel(GemmKernel):
         allow_compile: bool = True,
         programmatic: bool = False,
     ) -> None:
-        self.config = config
         super().__init__(
             problem,
+            config,
             kernel_request(problem, config),
             device_index=device_index,
-            threads=config.threads,
-            cluster_size=config.cluster_size,
             dynamic_shared_bytes=cta_shared_bytes(problem, config),
             allow_compile=allow_compile,
             programmatic=programmatic,

@@ -1,6 +1,6 @@
 """What the kernels of every family have in common on the host: loading, arguments that are encoded once, the launch.
 
-Operands reach these modules checked (see `fp8gemm.products.operands`); nothing here validates what a user passed.
+Operands reach these modules checked (see `fp8gemm.checks`); nothing here validates what a user passed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from fp8gemm.driver.tensor_map import encode_2d
 from fp8gemm.errors import InputError
 from fp8gemm.jit.kernel import LoadedKernel, load
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Problem
+from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.tuning.grouped_problem import AnyProblem
+from fp8gemm.tuning.problem import Addend, Problem
+from fp8gemm.tuning.select import Config
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,16 +60,16 @@ class GemmKernel(ABC):
     """One kernel, loaded on one GPU and ready to launch; threads may share it.
 
     Attributes:
+        problem: what it multiplies, of any M.
         config: what it was compiled for.
-        problem: N, K, types and store kind.
+        loaded: the kernel.
         reads_scales_by_tma: whether scales of rows must lie as TMA reads them; else they may have any strides.
 
     Args:
-        problem: N, K, types and store kind; M is ignored.
-        request: what the JIT builds for it.
+        problem: what it multiplies; M is ignored.
+        config: a legal config.
+        request: what the JIT builds for them.
         device_index: the GPU.
-        threads: of a CTA.
-        cluster_size: CTAs of a cluster.
         dynamic_shared_bytes: dynamic shared memory of a CTA.
         allow_compile: whether a kernel that is in no cache may be compiled.
         programmatic: launch it as a programmatic dependent of the kernel before it in the stream, but for products of
@@ -76,30 +79,30 @@ class GemmKernel(ABC):
         CacheMissError, CompileError, DriverError: as `fp8gemm.jit.kernel.load` does.
     """
 
+    problem: Any
     config: Any
     reads_scales_by_tma = True
 
     def __init__(
         self,
-        problem: Problem,
+        problem: AnyProblem,
+        config: Config,
         request: KernelRequest,
         *,
         device_index: int,
-        threads: int,
-        cluster_size: int,
         dynamic_shared_bytes: int,
         allow_compile: bool,
         programmatic: bool,
     ) -> None:
-        self.problem = problem
+        self.problem, self.config = problem, config
         self.loaded: LoadedKernel = load(request, device_index, dynamic_shared_bytes, allow_compile=allow_compile)
         make_launch = partial(
             LaunchConfig,
             function=self.loaded.function,
             device_index=device_index,
-            grid_x=cluster_size,
-            threads=threads,
-            cluster_x=cluster_size,
+            grid_x=config.cluster_size,
+            threads=config.threads,
+            cluster_x=config.cluster_size,
             dynamic_shared_bytes=dynamic_shared_bytes,
         )
         self._launch, self._plain_launch = make_launch(programmatic=programmatic), make_launch(programmatic=False)
@@ -111,6 +114,25 @@ class GemmKernel(ABC):
         Raises:
             InputError: its tiles are more than kernels can count.
         """
+
+    def resident_clusters(self) -> int:
+        """Clusters that the GPU holds at once."""
+        return max_active_clusters(self._launch)
+
+    def launch_for(self, products: int) -> LaunchConfig:
+        """How it is launched for so many multiplications."""
+        return self._plain_launch if products >= PLAIN_PRODUCTS else self._launch
+
+    def new_block(self) -> ArgumentBlock:
+        """Arguments to fill in."""
+        ensure_context(self._launch.device_index)  # a thread that has not used torch.cuda has none; maps need one
+        return ArgumentBlock()
+
+
+class SingleKernel(GemmKernel):
+    """A kernel of products of one weight; arguments and errors are those of `GemmKernel`."""
+
+    problem: Problem
 
     @abstractmethod
     def _encode(
@@ -127,10 +149,6 @@ class GemmKernel(ABC):
     @abstractmethod
     def _move(self, block: ArgumentBlock, a: int, scales_a: int, out: int) -> None:
         """Put other addresses where `_encode` put those of A, its scales and the output."""
-
-    def resident_clusters(self) -> int:
-        """Clusters that the GPU holds at once."""
-        return max_active_clusters(self._launch)
 
     def bind(
         self,
@@ -151,11 +169,10 @@ class GemmKernel(ABC):
         ``c`` such that this kernel's store kind can serve them, ``c`` and ``bias`` given if and only if the problem has
         them; the CUstream; and whether no kernel that may still be running writes ``b`` or ``scales_b``.
         """
-        ensure_context(self._launch.device_index)  # a thread that has not used torch.cuda has none; maps need one
-        block = ArgumentBlock()
+        block = self.new_block()
         self._encode(a, scales_a, b, scales_b, out, block)
         m = a.shape[0]
-        launch = self._plain_launch if m * self.problem.n * self.problem.k >= PLAIN_PRODUCTS else self._launch
+        launch = self.launch_for(m * self.problem.n * self.problem.k)
         # Where nothing runs ahead of the kernel before, weights that are asked for first only make the rest late.
         _fill(block, m, out, c, bias, static_weights and launch.programmatic)
         return BoundLaunch(launch, block, stream, self.grid(m))
@@ -168,8 +185,7 @@ class GemmKernel(ABC):
             a, scales_a, out: addresses, aligned as those of ``bound`` were.
             stream: the CUstream.
         """
-        ensure_context(self._launch.device_index)
-        block = ArgumentBlock()
+        block = self.new_block()
         block.read_from(bound.arguments)
         self._move(block, a, scales_a, out)
         block.params.d = out
@@ -184,15 +200,21 @@ def _fill(
     block: ArgumentBlock, m: int, out: Tensor, c: Tensor | None, bias: Tensor | None, static_weights: bool
 ) -> None:
     params = block.params
+    fill_output(block, out, c)
+    if bias is not None:
+        params.bias = bias.data_ptr()
+    params.m = m
+    params.static_weights = static_weights
+
+
+def fill_output(block: ArgumentBlock, out: Tensor, c: Tensor | None) -> None:
+    """Where D of (rows, N) lies, and the C that is added to it."""
+    params = block.params
     params.d = out.data_ptr()
     params.d_stride_m, params.d_stride_n = out.stride()
     if c is not None:
         params.c = c.data_ptr()
         params.c_stride_m, params.c_stride_n = c.stride()
-    if bias is not None:
-        params.bias = bias.data_ptr()
-    params.m = m
-    params.static_weights = static_weights
 
 
 def encode_codes(destination: int, codes: Tensor, *, box_rows: int) -> None:

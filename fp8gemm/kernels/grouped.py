@@ -1,26 +1,24 @@
 """The host's side of ``include/fp8gemm/kernels/grouped*.cuh``: what to compile, how to fill in its arguments.
 
-Operands reach this module checked (see `fp8gemm.grouped_operands`).
+Operands reach this module checked (see `fp8gemm.checks.groups`).
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import ArgumentBlock
-from fp8gemm.driver.launch import BoundLaunch, LaunchConfig, max_active_clusters
-from fp8gemm.driver.library import ensure_context
+from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.frozen import dataclass
-from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import ConfigValue, KernelRequest
 from fp8gemm.kernels.dense import encode_output
-from fp8gemm.kernels.gemm import PLAIN_PRODUCTS, countable, encode_codes, encode_scales
+from fp8gemm.kernels.gemm import GemmKernel, countable, encode_codes, encode_scales, fill_output
 from fp8gemm.kernels.swap_ab import encode_blocks
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import GroupedProblem
-from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Grouping, Scaling, StoreKind
+from fp8gemm.tuning.problem import Addend, Grouping, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
@@ -88,25 +86,16 @@ class GroupedOperands:
     products: int
 
 
-class GroupedKernel:
-    """One kernel, loaded on one GPU and ready to launch; threads may share it.
+class GroupedKernel(GemmKernel):
+    """A kernel of products of groups, in either orientation; arguments and errors are those of `GemmKernel`, and
 
     Args:
-        problem: what it is for; m is ignored.
-        config: a legal config.
-        device_index: the GPU.
         num_sms: SMs that a launch may occupy.
         limited: whether these are fewer than the GPU has.
-        allow_compile: whether it may be compiled if it is in no cache.
-        programmatic: launch it as a programmatic dependent of the kernel before it in the stream, but for products of
-            `PLAIN_PRODUCTS` and more.
-
-    Attributes:
-        reads_scales_by_tma: whether scales of rows must lie as TMA reads them; else they may have any strides.
-
-    Raises:
-        CacheMissError, CompileError, DriverError: as `fp8gemm.jit.kernel.load` does.
     """
+
+    problem: GroupedProblem
+    config: Config
 
     def __init__(
         self,
@@ -119,21 +108,17 @@ class GroupedKernel:
         allow_compile: bool = True,
         programmatic: bool = False,
     ) -> None:
-        self.problem, self.config = problem, config
         self.reads_scales_by_tma = not isinstance(config, SwapAbConfig)
-        shared = grouped_shared_bytes(problem, config)
-        loaded = load(kernel_request(problem, config), device_index, shared, allow_compile=allow_compile)
-        make_launch = partial(
-            LaunchConfig,
-            function=loaded.function,
+        super().__init__(
+            problem,
+            config,
+            kernel_request(problem, config),
             device_index=device_index,
-            grid_x=config.cluster_size,
-            threads=config.threads,
-            cluster_x=config.cluster_size,
-            dynamic_shared_bytes=shared,
+            dynamic_shared_bytes=grouped_shared_bytes(problem, config),
+            allow_compile=allow_compile,
+            programmatic=programmatic,
         )
-        self._launch, self._plain_launch = make_launch(programmatic=programmatic), make_launch(programmatic=False)
-        resident = max_active_clusters(self._launch)
+        resident = self.resident_clusters()
         if limited or not isinstance(config, SwapAbConfig):
             resident = min(resident, num_sms // config.cluster_size)
         self._max_clusters = max(resident, 1)
@@ -156,22 +141,16 @@ class GroupedKernel:
 
     def bind(self, operands: GroupedOperands, stream: int) -> BoundLaunch:
         """The launch for checked operands; it holds their addresses, and none of them."""
-        ensure_context(self._launch.device_index)
-        block = ArgumentBlock()
+        block = self.new_block()
         params = block.params
         if isinstance(self.config, SwapAbConfig):
             self._encode_swapped(operands, self.config, block)
         else:
             self._encode(operands, self.config, block)
-        out = operands.out
-        params.d = out.data_ptr()
-        params.d_stride_m, params.d_stride_n = out.stride()
-        if self.problem.c is not Addend.NONE:
-            params.c, params.c_stride_m, params.c_stride_n = params.d, params.d_stride_m, params.d_stride_n
+        fill_output(block, operands.out, None if self.problem.c is Addend.NONE else operands.out)
         params.m, params.k = operands.rows, operands.a.shape[1]
         params.group_begins, params.group_ends = operands.begins, operands.ends
-        launch = self._plain_launch if operands.products >= PLAIN_PRODUCTS else self._launch
-        return BoundLaunch(launch, block, stream, self.grid(operands.rows))
+        return BoundLaunch(self.launch_for(operands.products), block, stream, self.grid(operands.rows))
 
     def _encode(self, operands: GroupedOperands, config: Config, block: ArgumentBlock) -> None:
         assert not isinstance(config, SwapAbConfig)

@@ -11,7 +11,7 @@ from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.tuning.epilogue import NONE, epilogue_text
-from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, named_chip
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind, packed_problem
 
@@ -30,7 +30,12 @@ def naming_the_warmup(command: Callable[[], str]) -> Iterator[None]:
         raise CacheMissError(f"{error}\nmake it ready with: {command()}", key=error.key) from error
 
 
-def warmup_of_problem(problem: Problem, chip: Chip) -> str:
+def warmup_of(problem: AnyProblem, chip: Chip) -> str:
+    """The command that compiles the kernels of a problem, and of others like it."""
+    return warmup_of_grouped(problem, chip) if isinstance(problem, GroupedProblem) else warmup_of_single(problem, chip)
+
+
+def warmup_of_single(problem: Problem, chip: Chip) -> str:
     """The command that compiles the kernels of a GEMM for every M that it usually has, and for that of ``problem``."""
     command = f"fp8gemm warmup --nk {problem.n}x{problem.k}"
     if problem.m > MAX_M:
@@ -96,7 +101,7 @@ def _with_mode(command: str, batch_invariant: bool) -> str:
     return f"FP8GEMM_BATCH_INVARIANT=0 {command}" if settings.current().batch_invariant else command
 
 
-def _any_strides(problem: Problem | GroupedProblem) -> str:
+def _any_strides(problem: AnyProblem) -> str:
     """What a command needs for an output that TMA cannot write though it can write a packed one."""
     usual = packed_problem(1, problem.n, 16, problem.output).store
     unusual = problem.store is StoreKind.PREDICATED and usual is not StoreKind.PREDICATED

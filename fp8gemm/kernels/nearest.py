@@ -19,9 +19,10 @@ from fp8gemm import settings
 from fp8gemm.jit.build import contents_stamp, is_ready
 from fp8gemm.jit.kernel import is_loaded
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels.recording import AnyProblem
+from fp8gemm.kernels.catalogue import kind_of
+from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Problem, counted_rows
+from fp8gemm.tuning.problem import counted_rows
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.table import tables_in_force
 
@@ -80,7 +81,7 @@ def nearest_config(
     known = look.choices.get(product)
     if known is not None:
         return known
-    kind = _kind_of(problem)
+    kind = kind_of(problem)
     found = _first_ready(look, kind, candidates(), request_of)
     if found is None and look.stamp != contents_stamp():
         look = _new_look()
@@ -95,13 +96,6 @@ def nearest_config(
 def forget() -> None:
     """Look for kernels in the directories in force anew: one that was ready could not be loaded."""
     _looks.pop(_place(), None)
-
-
-def _kind_of(problem: AnyProblem) -> AnyProblem:
-    """The problem without what no kernel is compiled for."""
-    if isinstance(problem, Problem):
-        return replace(problem, m=1, batch_invariant=False, static_weights=False)
-    return replace(problem, m=1, batch_invariant=False)
 
 
 def _first_ready(

@@ -15,6 +15,7 @@ from fp8gemm.frozen import dataclass
 from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.sizes import check_norm_depth
+from fp8gemm.tuning.problem import InputType
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,14 +37,6 @@ _MASKED_ROWS = 4
 # rows are many and wide (8192x7168 47 us, 69 with two).
 _VECTORS, _MANY_VECTORS = 2, 4
 _FEW_ROWS, _MANY_ROWS, _WIDE = 128, 384, 4096
-
-
-class InputType(Enum):
-    """What a quantiser reads."""
-
-    BFLOAT16 = "bf16"
-    FLOAT16 = "f16"
-    FLOAT32 = "f32"
 
 
 class QuantizeSource(Enum):

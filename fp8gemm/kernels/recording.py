@@ -20,10 +20,9 @@ from fp8gemm.errors import InputError
 from fp8gemm.quoting import cut, quoted, quoted_path
 from fp8gemm.reading import Kind, parse_json, read_lines
 from fp8gemm.sizes import check_norm_depth
-from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.problem import Grouping, Problem, counted_rows
 
-AnyProblem = Problem | GroupedProblem
 _T = TypeVar("_T")
 
 FILE = Kind("a file that FP8GEMM_RECORD wrote", 64 << 20)

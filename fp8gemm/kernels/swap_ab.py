@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.tensor_map import encode_column_blocks, replace_address
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels.gemm import GemmKernel, addends, countable, encode_codes, pitch, request_label
-from fp8gemm.tuning.problem import SCALE_BLOCK, Problem
+from fp8gemm.kernels.gemm import SingleKernel, addends, countable, encode_codes, pitch, request_label
+from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, tiles_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def kernel_request(problem: Problem, config: SwapAbConfig) -> KernelRequest:
     )
 
 
-class SwapAbKernel(GemmKernel):
+class SwapAbKernel(SingleKernel):
     """One kernel of the family; arguments and errors are those of `GemmKernel`, and
 
     Args:
@@ -56,13 +57,11 @@ class SwapAbKernel(GemmKernel):
         allow_compile: bool = True,
         programmatic: bool = False,
     ) -> None:
-        self.config = config
         super().__init__(
             problem,
+            config,
             kernel_request(problem, config),
             device_index=device_index,
-            threads=config.threads,
-            cluster_size=config.cluster_size,
             dynamic_shared_bytes=shared_bytes(config, problem.k),
             allow_compile=allow_compile,
             programmatic=programmatic,

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError
 from fp8gemm.nn.checkpoint import checked_scales, checked_weight
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, NAMES, SCALES, ExpertsShape
 from fp8gemm.products.quantize import quantize_weight
-from fp8gemm.products.quantizers import INPUTS
-from fp8gemm.scales import BLOCK, block_count
+from fp8gemm.scales import block_count
+from fp8gemm.sizes import SCALE_BLOCK
 
 _OF_AN_EXPERT = re.compile(r"(0|[1-9][0-9]*)\.((?:gate|up|down)_proj)\.(weight|weight_scale_inv)")
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -169,10 +170,11 @@ def _check_expert(
             f"{prefix}{expert}.gate_proj.weight: expected the dtype of {prefix}{expert}.up_proj.weight, {up.dtype}, as "
             f"the two become one weight, got {gate.dtype}"
         )
-    if n % BLOCK:
+    if n % SCALE_BLOCK:
         raise InputError(
-            f"{prefix}{expert}.gate_proj.weight_scale_inv: expected an intermediate_size that is a multiple of "
-            f"{BLOCK}, because quantised gate and up projections become one weight and would share a block, got {n}"
+            f"{prefix}{expert}.gate_proj.weight_scale_inv: expected an intermediate_size that is a multiple "
+            f"of {SCALE_BLOCK}, because quantised gate and up projections become one weight and would share a block, "
+            f"got {n}"
         )
     return _joining([gate, up], [of_gate, of_up]), make_down
 

@@ -23,12 +23,12 @@ from fp8gemm.nn.checkpoint import (
     checked_weight,
 )
 from fp8gemm.nn.moving import moving_only
-from fp8gemm.products.calls import goes_to_operator
 from fp8gemm.products.dense import gemm
 from fp8gemm.products.linear import LinearPlan, check_input
 from fp8gemm.products.operands import uses_reference
 from fp8gemm.products.plans import MAX_PLANNED_M
 from fp8gemm.products.quantize import quantize_weight
+from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.scales import block_count
 from fp8gemm.sizes import check_size
 

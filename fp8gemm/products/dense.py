@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
-import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
+import fp8gemm.products.operators  # noqa: F401  # which are what is traced
 from fp8gemm import settings
 from fp8gemm.checks import memory
 from fp8gemm.checks.dtypes import output_type
 from fp8gemm.checks.operands import check_product
-from fp8gemm.driver import forking
+from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.driver.launch import BoundLaunch
-from fp8gemm.kernels.dispatch import current_stream, device_chip, kernel_for, launch_on, on_device
-from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.gemm import SingleKernel
+from fp8gemm.kernels.loaded import device_chip, kernel_for
 from fp8gemm.products import operands
-from fp8gemm.products.calls import PLACES, UNREADABLE, Recent, goes_to_operator, identity, needs_gradient
+from fp8gemm.products.calls import Key, RepeatedCalls, key_of_call
+from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.tuning.problem import Problem, Scaling
 
 _OPERANDS = "a scales_a b scales_b c? bias? out?"
 
-_recent: Recent[tuple[settings.Settings, Recent[BoundLaunch]]] = Recent(256)
-"""The latest calls: the settings that chose their kernels, and launches by the address of a new output, else 0."""
+_calls = RepeatedCalls(256)
 
 
 def gemm(
@@ -74,9 +75,16 @@ def gemm(
     """
     if out_dtype is None:
         out_dtype = getattr(out, "dtype", torch.bfloat16)
+    if is_dynamo_compiling():
+        return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+    options = out_dtype, batch_invariant, static_weights
+    key = key_of_call(options, a, scales_a, b, scales_b, c, bias, out)
+    done, made = _calls.repeat(key, out)
+    if done is not None:
+        return done
     if goes_to_operator(_OPERANDS, a, scales_a, b, scales_b, c, bias, out):
         return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
-    return multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+    return _multiply(key, made, a, scales_a, b, scales_b, c, bias, out, options)
 
 
 def multiply(
@@ -92,50 +100,15 @@ def multiply(
     static_weights: bool,
 ) -> Tensor:
     """`gemm` of tensors with memory, traced by nobody: what its operators compute."""
-    if forking.lost and a.is_cuda:
-        forking.refuse()
-    if not a.is_cuda or needs_gradient(a, scales_a, b, scales_b, c, bias, out):
-        return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
-    device_index, in_force = a.get_device(), settings.current()
-    try:
-        key = (
-            identity(a),
-            identity(scales_a),
-            identity(b),
-            identity(scales_b),
-            None if c is None else identity(c),
-            None if bias is None else identity(bias),
-            None if out is None else identity(out),
-            out_dtype,
-            batch_invariant,
-            static_weights,
-            current_stream(device_index),
-            device_index,
-        )
-        found = _recent.get(key)
-    except UNREADABLE:
-        return _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)[0]
-    places, is_new, place = None, out is None, 0
-    if found is not None and found[0] is in_force:
-        places = found[1]
-        if out is None:
-            n = b.shape[0]
-            out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=out_dtype, device=a.device)
-            place = out.data_ptr()
-        bound = places.get(place)
-        if bound is not None:
-            launch_on(device_index, bound)
-            return out
-    out, bound = _multiply(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
-    if bound is not None:
-        if places is None:
-            places = Recent(PLACES)
-            _recent.keep(key, (in_force, places))
-        places.keep(out.data_ptr() if is_new else 0, bound)
-    return out
+    options = out_dtype, batch_invariant, static_weights
+    key = key_of_call(options, a, scales_a, b, scales_b, c, bias, out)
+    done, made = _calls.repeat(key, out)
+    return _multiply(key, made, a, scales_a, b, scales_b, c, bias, out, options) if done is None else done
 
 
 def _multiply(
+    key: Key | None,
+    made: Tensor | None,
     a: Tensor,
     scales_a: Tensor,
     b: Tensor,
@@ -143,36 +116,37 @@ def _multiply(
     c: Tensor | None,
     bias: Tensor | None,
     out: Tensor | None,
-    out_dtype: torch.dtype,
-    batch_invariant: bool | None,
-    static_weights: bool,
-) -> tuple[Tensor, BoundLaunch | None]:
-    """`gemm` from its checks on: the output, and its launch if it may be repeated."""
+    options: tuple[torch.dtype, bool | None, bool],
+) -> Tensor:
+    """A call from its checks on; ``made`` is memory for its output, if there is some already."""
+    out_dtype, batch_invariant, static_weights = options
     terms = check_product(a, scales_a, b, scales_b, c, bias, out, out_dtype)
     memory.check_addresses(a=a, scales_a=scales_a, b=b, scales_b=scales_b, c=c, bias=bias, out=out)
-    m, (n, k) = a.shape[0], b.shape
+    given = out is not None
     if out is None:
-        out = torch.empty((m, n), dtype=out_dtype, device=a.device)
+        out = torch.empty((a.shape[0], b.shape[0]), dtype=out_dtype, device=a.device) if made is None else made
     else:
         memory.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
     if operands.uses_reference(a):
         from fp8gemm.reference import gemm_reference  # here, because the first product on a GPU does without
 
-        return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=out_dtype)), None
-    if not m:
-        return out, None
+        return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=out_dtype))
+    if not a.shape[0]:
+        return out
     if batch_invariant is None:
         batch_invariant = settings.current().batch_invariant
-    store = operands.store_kind(out, c)
+    store, index = operands.store_kind(out, c), a.device.index
+    m, (n, k) = a.shape[0], b.shape
     problem = Problem(m, n, k, terms.output, store, terms.scaling, terms.c, terms.bias, batch_invariant, static_weights)
-    index = a.device.index
     kernel = kernel_for(problem, device_chip(index), index)
     bound = launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static_weights)
-    return out, bound
+    if bound is not None:
+        _calls.keep(key, out, bound, given=given)
+    return out
 
 
 def launch(
-    kernel: GemmKernel,
+    kernel: SingleKernel,
     a: Tensor,
     scales_a: Tensor,
     b: Tensor,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
+import fp8gemm.products.operators  # noqa: F401  # which are what is traced
 from fp8gemm.checks.dtypes import output_type
-from fp8gemm.products.calls import goes_to_operator
 from fp8gemm.products.grouped_products import multiply_grouped, multiply_k_grouped, multiply_masked
+from fp8gemm.products.watched import goes_to_operator
 
 
 def gemm_grouped(

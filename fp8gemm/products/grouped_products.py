@@ -1,73 +1,27 @@
-"""Grouped products of tensors with memory, untraced: what `fp8gemm.products.grouped` and its operators compute."""
+"""Grouped products of tensors with memory, untraced: check, find the kernel, launch; what their operators compute."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from fp8gemm import settings
+from fp8gemm.checks.dtypes import output_type
 from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 from fp8gemm.checks.memory import check_addresses, check_memory
-from fp8gemm.driver import forking
+from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.driver.launch import BoundLaunch
-from fp8gemm.kernels.dispatch import current_stream, launch_on
+from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
+from fp8gemm.kernels.loaded import device_chip, group_ranges_for, kernel_for
 from fp8gemm.products import operands
-from fp8gemm.products.calls import PLACES, UNREADABLE, Recent, identity, needs_gradient
+from fp8gemm.products.calls import Key, RepeatedCalls, key_of_call
+from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
+from fp8gemm.tuning.problem import Addend, Grouping
 
-_recent: Recent[tuple[settings.Settings, Recent[BoundLaunch]]] = Recent(256)
-"""The latest calls that were checked: the settings that chose their kernels, and launches that may be repeated, by the
-address of the output."""
-
-
-class _Call:
-    """One call on a GPU, which may be one that was made before: then nothing is checked, and it is launched.
-
-    Args:
-        tensors: all that it is given.
-        options: what else tells calls apart.
-
-    Attributes:
-        is_checked: whether it was made before, if with another output of its own.
-    """
-
-    def __init__(self, *tensors: Tensor | None, options: tuple[object, ...]) -> None:
-        first = tensors[0]
-        assert first is not None
-        self._key: tuple[object, ...] | None = None
-        self._places: Recent[BoundLaunch] | None = None
-        self.is_checked = False
-        self._device_index = first.get_device()
-        if self._device_index < 0 or needs_gradient(*tensors):
-            return
-        if forking.lost:
-            forking.refuse()
-        try:
-            identities = tuple(None if tensor is None else identity(tensor) for tensor in tensors)
-            key = identities, options, current_stream(self._device_index), self._device_index
-            found = _recent.get(key)
-        except UNREADABLE:
-            return
-        self._key = key
-        if found is not None and found[0] is settings.current():
-            self.is_checked, self._places = True, found[1]
-
-    def repeat(self, out: Tensor) -> bool:
-        """Launch it into ``out`` as it was launched before; False if it was not."""
-        bound = None if self._places is None else self._places.get(out.data_ptr())
-        if bound is None:
-            return False
-        launch_on(self._device_index, bound)
-        return True
-
-    def keep(self, out: Tensor, bound: BoundLaunch | None) -> None:
-        """It is checked; and what `repeat` is to launch into ``out``, if anything."""
-        if self._key is None or settings.current().check_groups:
-            return
-        if self._places is None:
-            self._places = Recent(PLACES)
-            _recent.keep(self._key, (settings.current(), self._places))
-        if bound is not None:
-            self._places.keep(out.data_ptr(), bound)
+_grouped, _masked, _k_grouped, _searches = RepeatedCalls(256), RepeatedCalls(256), RepeatedCalls(256), RepeatedCalls(64)
+_problem = lru_cache(maxsize=4096)(GroupedProblem)
 
 
 def multiply_grouped(
@@ -83,59 +37,45 @@ def multiply_grouped(
     batch_invariant: bool | None,
 ) -> Tensor:
     """`fp8gemm.gemm_grouped` from its checks on."""
-    options, given = (out_dtype, expected_m, batch_invariant), out
-    call = _Call(a, scales_a, b, scales_b, indices, offsets, out, options=options)
-    if not call.is_checked:
-        _check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m)
-    m, (groups, n) = a.shape[0], b.shape[:2]
+    options = out_dtype, expected_m, batch_invariant
+    key = _key(options, a, scales_a, b, scales_b, indices, offsets, out)
+    done, made = _grouped.repeat(key, out)
+    if done is not None:
+        return done
+    if not _grouped.knows(key):
+        check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m)
+        _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, indices=indices, offsets=offsets)
+        if settings.current().check_groups:
+            from fp8gemm.checks.group_values import check_rows
+
+            check_rows(a.shape[0], b.shape[0], indices, offsets)
+    m, (groups, n, k) = a.shape[0], b.shape
+    by_reference = operands.uses_reference(a)
+    if indices is not None and m and not by_reference:
+        _grouped.note(key)
+        offsets = _find_ranges(indices, b)
+        return multiply_grouped(a, scales_a, b, scales_b, None, offsets, out, out_dtype, expected_m, batch_invariant)
+    given = out is not None
     if out is None:
-        out = torch.empty((m, n), dtype=out_dtype, device=a.device)
-    if call.repeat(out):
-        return out
-    if operands.uses_reference(a):
+        out = torch.empty((m, n), dtype=out_dtype, device=a.device) if made is None else made
+    if by_reference:
         from fp8gemm.reference import gemm_grouped_reference  # here, because products on a GPU do without
 
         return gemm_grouped_reference(
             a, scales_a, b, scales_b, indices=indices, offsets=offsets, out=out, out_dtype=out_dtype
         )
-    if not m:
+    if not m or offsets is None:
         return out
-    from fp8gemm.products.grouped_launch import find_ranges, launch_contiguous
-
-    if indices is not None:
-        call.keep(out, None)
-        offsets = find_ranges(indices, b)
-        call = _Call(a, scales_a, b, scales_b, None, offsets, given, options=options)
-        if call.repeat(out):
-            return out
-    assert offsets is not None
-    rows_of_group = max(-(-m // groups), 1) if expected_m is None else expected_m
-    invariant = _invariant(batch_invariant)
-    bound = launch_contiguous(a, scales_a, b, scales_b, offsets, out, rows_of_group, invariant)
-    call.keep(out, bound)
+    rows = max(-(-m // groups), 1) if expected_m is None else expected_m
+    kernel = _kernel(Grouping.CONTIGUOUS, groups, rows, n, k, out, batch_invariant=batch_invariant)
+    ranges = _int32(offsets)
+    begins, ends = _addresses(ranges, groups)
+    read_a = operands.tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
+    of_all = GroupedOperands(a, read_a, b.flatten(0, 1), scales_b, out, begins, ends, m, m * n * k)
+    bound = _launch(kernel, of_all)
+    if read_a is scales_a and ranges is offsets:
+        _grouped.keep(key, out, bound, given=given)
     return out
-
-
-def _check_grouped(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    indices: Tensor | None,
-    offsets: Tensor | None,
-    out: Tensor | None,
-    out_dtype: torch.dtype,
-    expected_m: int | None,
-) -> None:
-    check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m)
-    inputs = {"a": a, "scales_a": scales_a, "b": b, "scales_b": scales_b, "indices": indices, "offsets": offsets}
-    check_addresses(out=out, **inputs)
-    if out is not None:
-        check_memory(out, None, **inputs)
-    if settings.current().check_groups:
-        from fp8gemm.checks.group_values import check_rows
-
-        check_rows(a.shape[0], b.shape[0], indices, offsets)
 
 
 def multiply_masked(
@@ -150,48 +90,46 @@ def multiply_masked(
     batch_invariant: bool | None,
 ) -> Tensor:
     """`fp8gemm.gemm_masked` from its checks on."""
-    options = out_dtype, expected_m, batch_invariant
-    call = _Call(a, scales_a, b, scales_b, counts, out, options=options)
-    if not call.is_checked:
-        _check_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m)
-    groups, max_m, n = *a.shape[:2], b.shape[1]
+    key = _key((out_dtype, expected_m, batch_invariant), a, scales_a, b, scales_b, counts, out)
+    done, made = _masked.repeat(key, out)
+    if done is not None:
+        return done
+    if not _masked.knows(key):
+        check_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m)
+        _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, counts=counts)
+        if settings.current().check_groups:
+            from fp8gemm.checks.group_values import check_counts
+
+            check_counts(a.shape[1], counts)
+    (groups, n, k), max_m, given = b.shape, a.shape[1], out is not None
     if out is None:
-        out = torch.empty((groups, max_m, n), dtype=out_dtype, device=a.device)
-    if call.repeat(out):
-        return out
+        out = torch.empty((groups, max_m, n), dtype=out_dtype, device=a.device) if made is None else made
     if operands.uses_reference(a):
         from fp8gemm.reference import gemm_masked_reference
 
         return gemm_masked_reference(a, scales_a, b, scales_b, counts, out=out, out_dtype=out_dtype)
-    if max_m:
-        from fp8gemm.products.grouped_launch import launch_masked
-
-        rows_of_group = max_m if expected_m is None else expected_m
-        invariant = _invariant(batch_invariant)
-        bound = launch_masked(a, scales_a, b, scales_b, counts, out, rows_of_group, invariant)
-        call.keep(out, bound)
+    if not max_m:
+        return out
+    rows = min(max_m if expected_m is None else expected_m, max_m)
+    rows_of_out = operands.rows_of_groups(out)
+    kernel = _kernel(Grouping.MASKED, groups, rows, n, k, rows_of_out, batch_invariant=batch_invariant)
+    read_counts = _int32(counts)
+    read_a = operands.tma_scales_of_groups(scales_a) if kernel.reads_scales_by_tma else scales_a
+    of_all = GroupedOperands(
+        operands.rows_of_groups(a),
+        read_a,
+        b.flatten(0, 1),
+        scales_b,
+        rows_of_out,
+        0,
+        read_counts.data_ptr(),
+        max_m,
+        groups * rows * n * k,
+    )
+    bound = _launch(kernel, of_all)
+    if read_a.data_ptr() == scales_a.data_ptr() and read_counts is counts:
+        _masked.keep(key, out, bound, given=given)
     return out
-
-
-def _check_masked(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    counts: Tensor,
-    out: Tensor | None,
-    out_dtype: torch.dtype,
-    expected_m: int | None,
-) -> None:
-    check_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m)
-    inputs = {"a": a, "scales_a": scales_a, "b": b, "scales_b": scales_b, "counts": counts}
-    check_addresses(out=out, **inputs)
-    if out is not None:
-        check_memory(out, None, **inputs)
-    if settings.current().check_groups:
-        from fp8gemm.checks.group_values import check_counts
-
-        check_counts(a.shape[1], counts)
 
 
 def multiply_k_grouped(
@@ -204,34 +142,106 @@ def multiply_k_grouped(
     out: Tensor | None,
 ) -> Tensor:
     """`fp8gemm.gemm_k_grouped` from its checks on."""
-    call = _Call(a, scales_a, b, scales_b, offsets, c, out, options=())
-    is_launch_alone = out is not None and (c is None or c is out)  # nothing is made or copied for it
-    if out is not None and is_launch_alone and call.repeat(out):
-        return out
+    is_launch_alone = c is None or c is out  # no C is copied for it
+    key = _key((), a, scales_a, b, scales_b, offsets, c, out) if is_launch_alone else None
+    done, made = _k_grouped.repeat(key, out)
+    if done is not None:
+        return done
     shape = check_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
-    inputs = {"a": a, "scales_a": scales_a, "b": b, "scales_b": scales_b, "offsets": offsets}
-    check_addresses(c=c, out=out, **inputs)
-    if out is not None:
-        check_memory(out, c, **inputs)
+    _check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, offsets=offsets)
     if settings.current().check_groups:
         from fp8gemm.checks.group_values import check_columns
 
         check_columns(a.shape[1], shape[0], offsets)
+    given = out is not None
     if out is None:
-        out = torch.empty(shape, dtype=torch.float32, device=a.device)
+        out = torch.empty(shape, dtype=torch.float32, device=a.device) if made is None else made
     if operands.uses_reference(a):
         from fp8gemm.reference import gemm_k_grouped_reference
 
         return gemm_k_grouped_reference(a, scales_a, b, scales_b, offsets, c=c, out=out)
-    from fp8gemm.products.grouped_launch import launch_k_grouped
-
     if c is not None and c is not out:
         out.copy_(c)  # where it is the same memory, nothing changes
-    bound = launch_k_grouped(a, scales_a, b, scales_b, offsets, out, accumulate=c is not None)
-    if is_launch_alone:
-        call.keep(out, bound)
+    groups, m, n = shape
+    rows_of_out = operands.rows_of_groups(out)
+    added = Addend.NONE if c is None else Addend.FLOAT32
+    kernel = _kernel(Grouping.COLUMNS, groups, m, n, NOMINAL_K, rows_of_out, c=added, batch_invariant=False)
+    ranges = _int32(offsets)
+    begins, ends = _addresses(ranges, groups)
+    read_a, read_b = operands.tma_scales(scales_a), operands.tma_scales(scales_b)
+    of_all = GroupedOperands(a, read_a, b, read_b, rows_of_out, begins, ends, m, m * n * a.shape[1])
+    bound = _launch(kernel, of_all)
+    if read_a is scales_a and read_b is scales_b and ranges is offsets:
+        _k_grouped.keep(key, out, bound, given=given)
     return out
 
 
-def _invariant(batch_invariant: bool | None) -> bool:
-    return settings.current().batch_invariant if batch_invariant is None else batch_invariant
+def _key(options: tuple[object, ...], *tensors: Tensor | None) -> Key | None:
+    """`key_of_call`; None where groups are to be looked at in every call."""
+    return None if settings.current().check_groups else key_of_call(options, *tensors)  # type: ignore[arg-type]
+
+
+def _check_memory(out: Tensor | None, c: Tensor | None = None, **inputs: Tensor | None) -> None:
+    check_addresses(c=c, out=out, **inputs)
+    if out is not None:
+        check_memory(out, c, **inputs)
+
+
+def _kernel(
+    grouping: Grouping,
+    groups: int,
+    m: int,
+    n: int,
+    k: int,
+    rows_of_out: Tensor,
+    *,
+    c: Addend = Addend.NONE,
+    batch_invariant: bool | None,
+) -> GroupedKernel:
+    """The kernel for an output whose rows are (rows, N); C, if there is one, is in it already."""
+    if batch_invariant is None:
+        batch_invariant = settings.current().batch_invariant
+    store = operands.store_kind(rows_of_out, None if c is Addend.NONE else rows_of_out)
+    problem = _problem(grouping, groups, m, n, k, output_type(rows_of_out.dtype), store, c, batch_invariant)
+    index = rows_of_out.device.index
+    return kernel_for(problem, device_chip(index), index)
+
+
+def _launch(kernel: GroupedKernel, of_all: GroupedOperands) -> BoundLaunch:
+    index = of_all.a.device.index
+    with on_device(index):
+        bound = kernel.bind(of_all, current_stream(index))
+        bound()
+    return bound
+
+
+def _find_ranges(indices: Tensor, b: Tensor) -> Tensor:
+    """(2, G) int32: first rows, and the rows behind the last, of checked ``indices`` (M,), M > 0."""
+    groups, n, k = b.shape
+    ranges = torch.zeros((2, groups), dtype=torch.int32, device=indices.device)
+    key = key_of_call((), indices, ranges)
+    if _searches.repeat(key, ranges)[0] is not None:
+        return ranges
+    index = indices.device.index
+    kernel = group_ranges_for(GroupedProblem(Grouping.CONTIGUOUS, groups, 1, n, k), index)
+    read = _int32(indices)
+    with on_device(index):
+        bound = kernel.bind(read, ranges, stream=current_stream(index))
+        bound()
+    if read is indices:
+        _searches.keep(key, ranges, bound, given=True)
+    return ranges
+
+
+def _int32(values: Tensor) -> Tensor:
+    if values.dtype is torch.int64:
+        values = values.clamp(-1, 2**31 - 1)  # either of which is out of range, as what it stands for
+    return values.to(torch.int32)
+
+
+def _addresses(ranges: Tensor, groups: int) -> tuple[int, int]:
+    """Where first rows are, and the rows behind the last, of a form that `check_offsets` knows; 0 for none."""
+    first = ranges.data_ptr()
+    if ranges.dim() == 2:
+        return first, first + 4 * groups
+    return (0, first) if ranges.shape[0] == groups else (first, first + 4)

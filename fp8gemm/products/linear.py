@@ -12,21 +12,21 @@ from torch import Tensor
 from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS, listed
 from fp8gemm.checks.tensors import check_no_gradient, check_tensor, found
-from fp8gemm.driver import forking
+from fp8gemm.driver.current import current_device, current_stream, launch_on, on_device
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import InputError
-from fp8gemm.kernels.dispatch import current_device, current_stream, launch_on, on_device
-from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.gemm import SingleKernel
+from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeKernel, QuantizeSource, rows_of_warp
-from fp8gemm.products.calls import UNREADABLE, Recent
+from fp8gemm.products.calls import Recent, key_of_input
 from fp8gemm.products.operands import uses_reference
 from fp8gemm.products.plans import Plan, plan
-from fp8gemm.products.quantizers import ALIGNMENT, kernel_of, rows_quantizer
+from fp8gemm.products.quantizers import ALIGNMENT, rows_quantizer
 from fp8gemm.reference import gemm_reference, quantize_rows
-from fp8gemm.scales import BLOCK, block_count, mn_major_pitch
-from fp8gemm.sizes import check_size
+from fp8gemm.scales import block_count, mn_major_pitch
+from fp8gemm.sizes import SCALE_BLOCK, check_size
 
-_SHAPES, _PLACES = 64, 16
+_CALLS, _SHAPES, _PLACES = 256, 64, 16
 
 
 Launches = tuple[BoundLaunch, BoundLaunch]
@@ -34,28 +34,28 @@ Launches = tuple[BoundLaunch, BoundLaunch]
 
 
 class _Model(NamedTuple):
-    """Launches that others for the same weight differ from by addresses alone."""
+    """Launches that others for inputs of the same shape and the same weight differ from by addresses alone."""
 
+    settings: settings.Settings
     weight: tuple[object, ...]
     quantizer: QuantizeKernel
-    kernel: GemmKernel
+    kernel: SingleKernel
     launches: Launches
 
 
-class _Call:
-    """Inputs of one shape: how the output and the workspace are made, and the launches by where everything lies."""
+class _Layout:
+    """Of one repeated input: how output and workspace are made, and the launches by where these lie."""
 
-    __slots__ = ("device", "dtype", "launches", "model", "scales_offset", "settings", "shape", "strides", "workspace")
+    __slots__ = ("device", "dtype", "launches", "scales_offset", "settings", "shape", "strides", "workspace")
 
-    def __init__(self, x: Tensor, n: int, in_force: settings.Settings) -> None:
+    def __init__(self, x: Tensor, n: int) -> None:
         rows, k = math.prod(x.shape[:-1]), x.shape[-1]
         self.shape = (*x.shape[:-1], n)
         self.strides = torch.empty(self.shape, device="meta").stride()
-        self.dtype, self.device, self.settings = x.dtype, x.device, in_force
-        self.scales_offset = -(-rows * k // BLOCK) * BLOCK  # bytes: behind the codes, on a whole line
+        self.dtype, self.device, self.settings = x.dtype, x.device, settings.current()
+        self.scales_offset = -(-rows * k // SCALE_BLOCK) * SCALE_BLOCK  # bytes: behind the codes, on a whole line
         self.workspace = (self.scales_offset + 4 * mn_major_pitch(rows) * block_count(k),)
         self.launches: Recent[Launches] = Recent(_PLACES)
-        self.model: _Model | None = None
 
 
 class LinearPlan:
@@ -70,7 +70,8 @@ class LinearPlan:
     def __init__(self, *, max_m: int, batch_invariant: bool | None) -> None:
         self._max_m, self._batch_invariant = max_m, batch_invariant
         self._plans: dict[torch.dtype, tuple[settings.Settings, Plan]] = {}
-        self._calls: Recent[_Call] = Recent(_SHAPES)
+        self._layouts: Recent[_Layout] = Recent(_CALLS)
+        self._models: Recent[_Model] = Recent(_SHAPES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LinearPlan, max_m=self._max_m, batch_invariant=self._batch_invariant), ()
@@ -89,7 +90,7 @@ class LinearPlan:
         if found is None or not same or chosen_by != in_force:
             index = weight.device.index
             for rows in ROWS_OF_WARP:
-                kernel_of(rows_quantizer(QuantizeSource.PLAIN, dtype, rows), index)
+                quantizer_for(rows_quantizer(QuantizeSource.PLAIN, dtype, rows), index)
             found = plan(
                 weight,
                 scales,
@@ -115,17 +116,16 @@ class LinearPlan:
         Raises:
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
         """
-        if forking.lost and x.is_cuda:
-            forking.refuse()
-        check_no_gradient("x", x)
-        in_force = settings.current()
-        try:
-            form = x.shape, x.stride(), x.dtype, x.get_device()
-        except UNREADABLE:
-            check_input(x, weight)
-            raise
-        call = self._calls.get(form)
-        if call is None or call.settings is not in_force:
+        of_weight = (
+            weight.data_ptr(),
+            scales.data_ptr(),
+            # In freed memory one of another dtype may come to lie.
+            None if bias is None else (bias.data_ptr(), bias.dtype),
+        )
+        key = key_of_input(of_weight, x)
+        layout = None if key is None else self._layouts.get(key)
+        if layout is None or layout.settings is not settings.current():
+            check_no_gradient("x", x)
             check_input(x, weight)
             if not x.numel():
                 return x.new_empty((*x.shape[:-1], weight.shape[0]))
@@ -133,33 +133,18 @@ class LinearPlan:
                 return self._reference(x, weight, scales, bias)
             if not _has_rows(x):
                 return self(x.contiguous(), weight, scales, bias)
-            call = _Call(x, weight.shape[0], in_force)
-            self._calls.keep(form, call)
-        out = torch.empty_strided(call.shape, call.strides, dtype=call.dtype, device=call.device)
-        workspace = torch.empty_strided(call.workspace, (1,), dtype=torch.uint8, device=call.device)
-        index = call.device.index
-        place = (
-            x.data_ptr(),
-            out.data_ptr(),
-            workspace.data_ptr(),
-            (
-                weight.data_ptr(),
-                scales.data_ptr(),
-                # In freed memory one of another dtype may come to lie.
-                None if bias is None else (bias.data_ptr(), bias.dtype),
-            ),
-            current_stream(index),
-        )
-        launches = call.launches.get(place)
-        if launches is None:
             if x.data_ptr() % ALIGNMENT:
                 return self(x.clone(), weight, scales, bias)
-            launches = self._rebind(call, place)
-            if launches is None:
-                plan = self.prepare(weight, scales, bias, x.dtype)
-                call.model = self._bind(call, x, out, workspace, plan, place[3])
-                launches = call.model.launches
-            call.launches.keep(place, launches)
+            layout = _Layout(x, weight.shape[0])
+            self._layouts.keep(key, layout)
+        out = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=layout.device)
+        workspace = torch.empty_strided(layout.workspace, (1,), dtype=torch.uint8, device=layout.device)
+        place = out.data_ptr(), workspace.data_ptr()
+        launches = layout.launches.get(place)
+        if launches is None:
+            launches = self._launches(layout, x, out, workspace, of_weight, weight, scales, bias)
+            layout.launches.keep(place, launches)
+        index = layout.device.index
         quantize, multiply = launches
         if current_device() == index:
             quantize()
@@ -174,31 +159,46 @@ class LinearPlan:
         out = gemm_reference(codes, scales_of_rows, weight, scales, bias=bias, out_dtype=x.dtype)
         return out.view(*x.shape[:-1], weight.shape[0])
 
-    def _rebind(self, call: _Call, place: tuple[Any, ...]) -> Launches | None:
-        """Launches at another place, from those that there are for the same weight."""
-        model = call.model
-        x, out, codes, weight, stream = place
-        if model is None or model.weight != weight:
-            return None
+    def _launches(
+        self,
+        layout: _Layout,
+        x: Tensor,
+        out: Tensor,
+        workspace: Tensor,
+        of_weight: tuple[object, ...],
+        weight: Tensor,
+        scales: Tensor,
+        bias: Tensor | None,
+    ) -> Launches:
+        """Those for an input, from others that differ by addresses alone if there are any."""
+        index = x.device.index
+        form = x.shape, x.stride(), x.dtype, index
+        model = self._models.get(form)
+        if model is None or model.weight != of_weight or model.settings is not layout.settings:
+            plan = self.prepare(weight, scales, bias, x.dtype)
+            model = self._bind(layout, x, out, workspace, plan, of_weight)
+            self._models.keep(form, model)
+            return model.launches
         quantize, multiply = model.launches
-        scales = codes + call.scales_offset
+        codes, stream = workspace.data_ptr(), current_stream(index)
+        of_rows = codes + layout.scales_offset
         return (
-            model.quantizer.rebind(quantize, x=x, codes=codes, scales=scales, stream=stream),
-            model.kernel.rebind(multiply, a=codes, scales_a=scales, out=out, stream=stream),
+            model.quantizer.rebind(quantize, x=x.data_ptr(), codes=codes, scales=of_rows, stream=stream),
+            model.kernel.rebind(multiply, a=codes, scales_a=of_rows, out=out.data_ptr(), stream=stream),
         )
 
     def _bind(
-        self, call: _Call, x: Tensor, out: Tensor, workspace: Tensor, plan: Plan, weight: tuple[object, ...]
+        self, layout: _Layout, x: Tensor, out: Tensor, workspace: Tensor, plan: Plan, of_weight: tuple[object, ...]
     ) -> _Model:
         """The first launches for inputs of a shape and a weight."""
         k, n = x.shape[-1], out.shape[-1]
         rows = x.view(-1, k)
         m = rows.shape[0]
         codes = workspace[: m * k].view(torch.float8_e4m3fn).view(m, k)
-        scales = workspace[call.scales_offset :].view(torch.float32)
+        scales = workspace[layout.scales_offset :].view(torch.float32)
         scales = scales.as_strided((m, block_count(k)), (1, mn_major_pitch(m)))
         index = x.device.index
-        quantizer = kernel_of(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows_of_warp(m, k)), index)
+        quantizer = quantizer_for(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows_of_warp(m, k)), index)
         kernel = plan.kernel_for(m)
         assert kernel is not None, "a plan on a GPU has kernels"
         with on_device(index):
@@ -208,7 +208,7 @@ class LinearPlan:
             multiply = kernel.bind(
                 codes, scales, *terms, out=out.view(m, n), stream=stream, bias=plan.bias, static_weights=True
             )
-        return _Model(weight, quantizer, kernel, (quantize, multiply))
+        return _Model(layout.settings, of_weight, quantizer, kernel, (quantize, multiply))
 
 
 def check_input(x: Tensor, weight: Tensor) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fp8gemm import settings
 from fp8gemm.driver import forking
-from fp8gemm.scales import empty_mn_major
+from fp8gemm.scales import empty_mn_major, empty_mn_major_groups, mn_major_pitch
 from fp8gemm.tuning.problem import StoreKind
 
 _ALIGNMENT = 16  # bytes: TMA's rule for base addresses and row pitches
@@ -48,6 +48,22 @@ def tma_scales(scales: Tensor) -> Tensor:
     if rows_adjacent and pitched and scales.data_ptr() % _ALIGNMENT == 0:
         return scales
     return empty_mn_major(rows, k_blocks, device=scales.device).copy_(scales)
+
+
+def tma_scales_of_groups(scales: Tensor) -> Tensor:
+    """Scales (G, max_m, K blocks) as TMA can read them: each group's MN-major, packed. A copy if they are not so."""
+    groups, rows, blocks = scales.shape
+    pitch = scales.stride(2) if blocks > 1 else mn_major_pitch(rows)
+    in_columns = (rows == 1 or scales.stride(1) == 1) and pitch % 4 == 0 and pitch >= rows
+    if in_columns and (groups == 1 or scales.stride(0) == blocks * pitch) and scales.data_ptr() % _ALIGNMENT == 0:
+        return scales.as_strided((groups, rows, blocks), (blocks * pitch, 1, pitch))
+    return empty_mn_major_groups(groups, rows, blocks, device=scales.device).copy_(scales)
+
+
+def rows_of_groups(x: Tensor) -> Tensor:
+    """(G, rows, columns), groups one behind the other, as (G * rows, columns)."""
+    groups, rows, columns = x.shape
+    return x.as_strided((groups * rows, columns), (x.stride(1), x.stride(2)))
 
 
 def _lies_in_pairs(c: Tensor) -> bool:

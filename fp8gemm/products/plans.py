@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_left
-from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from fp8gemm import settings
 from fp8gemm.checks import memory
 from fp8gemm.checks.dtypes import addend, output_type
 from fp8gemm.checks.operands import check_b, check_bias, check_call
 from fp8gemm.checks.tensors import check_whole
-from fp8gemm.driver import forking
-from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.kernels.dispatch import current_device, current_stream, device_chip, kernel_for, launch_on
-from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.gemm import SingleKernel
+from fp8gemm.kernels.loaded import device_chip, kernel_for
 from fp8gemm.kernels.recording import record_problem
 from fp8gemm.products import operands
-from fp8gemm.products.calls import PLACES, UNREADABLE, Recent, goes_to_operator, is_watched, needs_gradient
+from fp8gemm.products.calls import UNREADABLE, Key, RepeatedCalls, key_of_call
 from fp8gemm.products.dense import gemm, launch
+from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Addend, Problem
@@ -74,8 +73,6 @@ def plan(
 
 _RECENT_CALLS = 64
 _WEIGHT, _OPERANDS = "b scales_b bias?", "a scales_a c? out?"
-_Kept = tuple[BoundLaunch | None, Recent[BoundLaunch] | None]
-"""Of a call before: its launch if it was given an output, else those for new outputs by address."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class _Binding:
     chip: Chip | None = None
     problem: Problem | None = None
     steps: tuple[int, ...] = ()
-    kernels: tuple[GemmKernel, ...] = ()
+    kernels: tuple[SingleKernel, ...] = ()
 
 
 class Plan:
@@ -126,8 +123,7 @@ class Plan:
         self.out_dtype, self.c_dtype, self.batch_invariant = out_dtype, c_dtype, batch_invariant
         self.static_weights = static_weights
         self._binding = self._bind()
-        self._recent: Recent[_Kept] = Recent(_RECENT_CALLS)
-        self._last: tuple[Hashable, _Kept] = ((), (None, None))
+        self._calls = RepeatedCalls(_RECENT_CALLS, by_settings=False)
 
     def __call__(self, a: Tensor, scales_a: Tensor, *, c: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """The product for activations ``a`` (M, K), ``scales_a`` (M, ceil(K/128)); see `gemm`.
@@ -136,62 +132,38 @@ class Plan:
             InputError: an operand is not as `gemm` describes, M exceeds ``max_m``, or ``c`` is not of the plan's
                 ``c_dtype``; nothing was launched.
         """
-        if is_watched() or forking.lost:
-            return self._multiply(a, scales_a, c, out)[0]
-        # NOTE: `identity` of each, written out, because calls cost more than what they ask. Of the weight an address is
-        # enough where `out` has its N: its K is that of `a`, and a weight of another dtype is not at the same place.
-        # Types stand for the rest of `goes_to_operator`, which is asked once.
+        if is_dynamo_compiling():
+            return self._traced(a, scales_a, c, out)
+        # Of the weight an address is enough where `out` has its N: its K is that of `a`, and a weight of another dtype
+        # is not at the same place. The kernels are the plan's, whatever the settings say.
+        bias = self.bias
         try:
-            device_index = a.get_device()
-            key = (
-                type(a), a.data_ptr(), a.shape, a.stride(), a.dtype,
-                type(scales_a), scales_a.data_ptr(), scales_a.shape, scales_a.stride(), scales_a.dtype,
-                self.b.shape if out is None else (type(out), out.data_ptr(), out.shape, out.stride(), out.dtype),
-                self.b.data_ptr(), self.scales_b.data_ptr(),
-                None if self.bias is None else (self.bias.data_ptr(), self.bias.dtype),
-                None if c is None else (type(c), c.data_ptr(), c.shape, c.stride(), c.dtype),
-                device_index, current_stream(device_index) if device_index >= 0 else None,
-            )  # fmt: skip  # flat, because tuples in it take longer: a line for each operand
+            weight = (
+                self.b.data_ptr(),
+                self.scales_b.data_ptr(),
+                None if bias is None else (bias.data_ptr(), bias.dtype),
+                self.b.shape if out is None else None,
+            )
         except UNREADABLE:
-            return self._multiply(a, scales_a, c, out)[0]
-        if device_index < 0 or (is_grad_enabled() and needs_gradient(a, scales_a, c, out)):
-            return self._multiply(a, scales_a, c, out)[0]
-        last_key, (bound, places) = self._last
-        if last_key != key:
-            bound, places = self._recent.get(key, (None, None))
-            self._last = key, (bound, places)
-        is_new = out is None
-        if places is not None:
-            n = self.b.shape[0]
-            out = torch.empty_strided((a.shape[0], n), (n, 1), dtype=self.out_dtype, device=a.device)
-            bound = places.get(out.data_ptr())
-        if bound is not None and out is not None:
-            if current_device() == device_index:
-                bound()
-            else:
-                launch_on(device_index, bound)
-            return out
-        out, bound = self._multiply(a, scales_a, c, out)
-        if bound is not None:
-            if is_new:
-                places = places or Recent(PLACES)
-                places.keep(out.data_ptr(), bound)
-            kept = (None, places) if is_new else (bound, None)
-            self._recent.keep(key, kept)
-            self._last = key, kept
-        return out
+            return self._multiply(None, a, scales_a, c, out, None)
+        key = key_of_call(weight, a, scales_a, c, out)
+        done, made = self._calls.repeat(key, out)
+        return self._multiply(key, a, scales_a, c, out, made) if done is None else done
 
     def _multiply(
-        self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None
-    ) -> tuple[Tensor, BoundLaunch | None]:
-        """A call from its checks on: the output, and its launch if it may be repeated."""
-        weight = self.b, self.scales_b, self.bias
-        if goes_to_operator(_OPERANDS, a, scales_a, c, out) or goes_to_operator(_WEIGHT, *weight):
-            return self._traced(a, scales_a, c, out), None
-        if forking.lost and a.is_cuda:
-            forking.refuse()
+        self,
+        key: Key | None,
+        a: Tensor,
+        scales_a: Tensor,
+        c: Tensor | None,
+        out: Tensor | None,
+        made: Tensor | None,
+    ) -> Tensor:
+        """A call from its checks on; ``made`` is memory for its output, if there is some already."""
+        b, scales_b, bias = self.b, self.scales_b, self.bias
+        if goes_to_operator(_OPERANDS, a, scales_a, c, out) or goes_to_operator(_WEIGHT, b, scales_b, bias):
+            return self._traced(a, scales_a, c, out)
         binding = self._current_binding()
-        b, scales_b, bias = weight
         check_call(a, scales_a, b, c, out, self.out_dtype)
         m, n = a.shape[0], b.shape[0]
         if m > self.max_m:
@@ -200,21 +172,25 @@ class Plan:
         if c_dtype != self.c_dtype:
             raise InputError(f"c: expected {self.c_dtype}, the plan's c_dtype, got {c_dtype}")
         memory.check_addresses(a=a, scales_a=scales_a, c=c, out=out)
+        given = out is not None
         if out is None:
-            out = torch.empty((m, n), dtype=self.out_dtype, device=a.device)
+            out = torch.empty((m, n), dtype=self.out_dtype, device=a.device) if made is None else made
         else:
             memory.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
         if binding.problem is None or binding.chip is None:
-            return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=self.out_dtype)), None
+            return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=self.out_dtype))
         if not m:
-            return out, None
+            return out
         store = operands.store_kind(out, c)
         if store is binding.problem.store:
             kernel = binding.kernels[bisect_left(binding.steps, m)]
         else:
             kernel = kernel_for(replace(binding.problem, m=m, store=store), binding.chip, a.device.index)
         static = self.static_weights
-        return out, launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static)
+        bound = launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static)
+        if bound is not None:
+            self._calls.keep(key, out, bound, given=given)
+        return out
 
     def _traced(self, a: Tensor, scales_a: Tensor, c: Tensor | None, out: Tensor | None) -> Tensor:
         """A call as a node of a graph that is being traced."""
@@ -242,7 +218,7 @@ class Plan:
     def _options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAN_OPTIONS}
 
-    def kernel_for(self, m: int) -> GemmKernel | None:
+    def kernel_for(self, m: int) -> SingleKernel | None:
         """The kernel that M rows into a new output are computed with; None on the reference backend.
 
         Beyond ``max_m`` it is that of ``max_m``, since any kernel is right for any M.

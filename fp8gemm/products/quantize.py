@@ -14,15 +14,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-import fp8gemm.ops  # noqa: F401  # whose operators are what is traced
+import fp8gemm.products.operators  # noqa: F401  # which are what is traced
 from fp8gemm import reference
 from fp8gemm.checks import memory
 from fp8gemm.checks.quantizers import check_matrix, check_norm, check_quantized, check_residual, check_rows
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.quantize import QuantizeSource
-from fp8gemm.products.calls import goes_to_operator
 from fp8gemm.products.operands import uses_reference
 from fp8gemm.products.quantizers import quantize_blocks, quantize_masked, quantize_norm, quantize_rows
+from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.scales import empty_mn_major_groups, to_mn_major
 
 __all__ = [

@@ -8,13 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp8gemm import settings
-from fp8gemm.driver.device import hopper_info
-from fp8gemm.kernels.dispatch import current_stream, on_device
-from fp8gemm.kernels.hints import naming_the_warmup, warmup_of_quantizer
+from fp8gemm.checks.dtypes import INPUTS
+from fp8gemm.driver.current import current_stream, on_device
+from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import (
-    InputType,
-    QuantizeKernel,
     Quantizer,
     QuantizeSource,
     norm_threads,
@@ -25,46 +22,10 @@ from fp8gemm.kernels.quantize import (
     rows_of_warp,
     warps_of_block,
 )
-from fp8gemm.kernels.recording import record_quantizer
 from fp8gemm.scales import block_count, empty_mn_major, empty_mn_major_groups
 
-INPUTS = {
-    torch.bfloat16: InputType.BFLOAT16,
-    torch.float16: InputType.FLOAT16,
-    torch.float32: InputType.FLOAT32,
-}
-"""What quantisers read."""
 ALIGNMENT = 16
 """Bytes that a lane loads at once: rows begin on multiples of it."""
-
-_kernels: dict[tuple[str, int, bool], QuantizeKernel] = {}
-
-
-def kernel_of(quantizer: Quantizer, device_index: int) -> QuantizeKernel:
-    """The loaded kernel, compiled if the settings allow that.
-
-    Raises:
-        UnsupportedDeviceError: the GPU is not Hopper.
-        CacheMissError, CompileError, DriverError: it could not be found, built or loaded.
-    """
-    in_force = settings.current()
-    key = quantizer.request.label, device_index, in_force.pdl
-    found = _kernels.get(key)
-    if found is None:
-        hopper_info(device_index)
-        request = quantizer.request
-        if in_force.record is not None:
-            record_quantizer(in_force.record, request.family, dict(request.config))
-        # NOTE: no other kernel can stand in for one that quantises, so that "nearest" means that it must be ready.
-        with naming_the_warmup(lambda: warmup_of_quantizer(request)):
-            kernel = QuantizeKernel(
-                quantizer,
-                device_index=device_index,
-                allow_compile=in_force.jit == "compile",
-                programmatic=in_force.pdl,
-            )
-        found = _kernels.setdefault(key, kernel)
-    return found
 
 
 @lru_cache(maxsize=64)
@@ -106,7 +67,7 @@ def quantize_masked(source: QuantizeSource, x: Tensor, counts: Tensor) -> tuple[
     scales = empty_mn_major_groups(groups, rows, block_count(k), device=x.device)
     if codes.numel():
         index = x.device.index
-        kernel = kernel_of(masked_quantizer(source, x.dtype), index)
+        kernel = quantizer_for(masked_quantizer(source, x.dtype), index)
         with on_device(index):
             if counts.dtype != torch.int32:
                 counts = counts.clamp(0, rows).to(torch.int32)
@@ -151,6 +112,6 @@ def _run(quantizer: Quantizer, x: Tensor, codes: Tensor, scales: Tensor, **other
     """Launch for some rows; ``others`` are those of `QuantizeKernel.bind`."""
     if codes.shape[0]:
         index = x.device.index
-        kernel = kernel_of(quantizer, index)
+        kernel = quantizer_for(quantizer, index)
         with on_device(index):
             kernel.bind(x, codes, scales, stream=current_stream(index), **others)()

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.errors import InputError
-
-_BLOCK = 128
+from fp8gemm.sizes import SCALE_BLOCK
 
 # The output is computed tile by tile, so that no temporary exceeds this many rows x columns of float64 (64 MiB).
 _TILE_ROWS = 4096
@@ -116,7 +115,7 @@ def dequantize_weight(wq: Tensor, scales: Tensor, *, dtype: torch.dtype = torch.
     Returns:
         (N, K) of `dtype`, row-major.
     """
-    return _dequantize("weight", wq, scales, rows_per_scale=_BLOCK, dtype=dtype)
+    return _dequantize("weight", wq, scales, rows_per_scale=SCALE_BLOCK, dtype=dtype)
 
 
 def round_to_nearest_even(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -152,7 +151,7 @@ def _sum_scaled_blocks(
     m, n = a.shape[0], b.shape[0]
     unit = 1.0 if magnitude else _FLOAT32_RANGE
     out = torch.empty((m, n), dtype=out_dtype, device=a.device)
-    column_scales = scales_b if scales_b.shape[0] == n else scales_b.repeat_interleave(_BLOCK, dim=0)[:n]
+    column_scales = scales_b if scales_b.shape[0] == n else scales_b.repeat_interleave(SCALE_BLOCK, dim=0)[:n]
     for row in range(0, m, _TILE_ROWS):
         rows = slice(row, row + _TILE_ROWS)
         for column in range(0, n, _TILE_COLUMNS):
@@ -170,7 +169,7 @@ def _sum_tile(a: Tensor, row_scales: Tensor, b: Tensor, column_scales: Tensor, u
     """The scaled sum over blocks of one tile, in units of `1 / unit`."""
     total = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64, device=a.device)
     for block in range(row_scales.shape[1]):
-        ks = slice(block * _BLOCK, (block + 1) * _BLOCK)
+        ks = slice(block * SCALE_BLOCK, (block + 1) * SCALE_BLOCK)
         codes_a, codes_b = a[:, ks].to(torch.float64), b[:, ks].to(torch.float64)
         scale = torch.outer(row_scales[:, block], column_scales[:, block]).to(torch.float64)
         if magnitude:
@@ -192,7 +191,7 @@ def _dequantize(what: str, codes: Tensor, scales: Tensor, *, rows_per_scale: int
     _check_scales(f"scales of the {what}", scales, codes, rows_per_scale=rows_per_scale)
     n, k = codes.shape
     per_row = scales.repeat_interleave(rows_per_scale, dim=0)[:n].to(dtype)
-    return codes.to(dtype).mul_(per_row.repeat_interleave(_BLOCK, dim=1)[:, :k])
+    return codes.to(dtype).mul_(per_row.repeat_interleave(SCALE_BLOCK, dim=1)[:, :k])
 
 
 def check_operands(
@@ -216,7 +215,7 @@ def check_operands(
         raise InputError(f"a and b: expected one device, got {a.device} and {b.device}")
     _check_scales("scales_a", scales_a, a, rows_per_scale=1)
     per_row = scales_b.ndim == 2 and scales_b.shape[0] == b.shape[0]
-    _check_scales("scales_b", scales_b, b, rows_per_scale=1 if per_row else _BLOCK, or_per_row=True)
+    _check_scales("scales_b", scales_b, b, rows_per_scale=1 if per_row else SCALE_BLOCK, or_per_row=True)
     _check_addend("c", c, (a.shape[0], b.shape[0]), a.device)
     _check_addend("bias", bias, (b.shape[0],), a.device)
 
@@ -241,13 +240,13 @@ def _check_codes(name: str, codes: Tensor) -> None:
 
 def _check_scales(name: str, scales: Tensor, codes: Tensor, *, rows_per_scale: int, or_per_row: bool = False) -> None:
     rows, k = codes.shape
-    expected = (-(-rows // rows_per_scale), -(-k // _BLOCK))
+    expected = (-(-rows // rows_per_scale), -(-k // SCALE_BLOCK))
     if scales.dtype != torch.float32:
         raise InputError(f"{name}: expected torch.float32, got {scales.dtype}")
     if tuple(scales.shape) != expected:
         alternative = f"or {(rows, expected[1])}, one per row, " if or_per_row else ""
         raise InputError(
-            f"{name}: expected shape {expected}, one scale per {rows_per_scale}x{_BLOCK} block of {rows}x{k}, "
+            f"{name}: expected shape {expected}, one scale per {rows_per_scale}x{SCALE_BLOCK} block of {rows}x{k}, "
             f"{alternative}got {tuple(scales.shape)}"
         )
     if scales.device != codes.device:

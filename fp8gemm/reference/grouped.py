@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fp8gemm.errors import InputError
 from fp8gemm.reference.gemm import check_operands, gemm_reference
-
-_BLOCK = 128
+from fp8gemm.sizes import SCALE_BLOCK
 
 
 def row_ranges(
@@ -176,13 +175,13 @@ def gemm_k_grouped_reference(
     if c is not None and (c.dtype != torch.float32 or c.shape != shape):
         raise InputError(f"c: expected torch.float32 of shape {shape}, got {c.dtype} of shape {tuple(c.shape)}")
     ranges = row_ranges(a.shape[1], groups, offsets=offsets)
-    if any(limit % _BLOCK for group in ranges for limit in group):
-        raise InputError(f"offsets: expected multiples of {_BLOCK}, got {offsets.tolist()} for K = {a.shape[1]}")
+    if any(limit % SCALE_BLOCK for group in ranges for limit in group):
+        raise InputError(f"offsets: expected multiples of {SCALE_BLOCK}, got {offsets.tolist()} for K = {a.shape[1]}")
     out = _output(out, shape, torch.float32, a)
     for group, (begin, end) in enumerate(ranges):
         addend = None if c is None else c[group]
         if end > begin:
-            columns, blocks = slice(begin, end), slice(begin // _BLOCK, end // _BLOCK)
+            columns, blocks = slice(begin, end), slice(begin // SCALE_BLOCK, end // SCALE_BLOCK)
             operands = (a[:, columns], scales_a[:, blocks], b[:, columns], scales_b[:, blocks])
             out[group] = gemm_reference(*operands, c=addend, out_dtype=torch.float32)
         elif addend is None:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from fp8gemm.scales import whole_blocks
+from fp8gemm.sizes import SCALE_BLOCK
 
-_BLOCK = 128
 _E4M3_MAX = 448.0
 _SMALLEST_SCALE = 2.0**-126
 
@@ -51,7 +51,7 @@ def keep_rows(x: Tensor, counts: Tensor) -> Tensor:
 @torch.no_grad()
 def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     """One scale per 128x128 block of (N, K); codes (N, K), multipliers (ceil(N/128), ceil(K/128)), both contiguous."""
-    return _quantize(w, rows_per_scale=_BLOCK)
+    return _quantize(w, rows_per_scale=SCALE_BLOCK)
 
 
 @torch.no_grad()
@@ -78,13 +78,13 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 def _quantize(x: Tensor, *, rows_per_scale: int) -> tuple[Tensor, Tensor]:
     rows, k = x.shape
-    row_blocks, k_blocks = -(-rows // rows_per_scale), -(-k // _BLOCK)
-    values = whole_blocks(x.to(torch.float32), rows_per_scale, _BLOCK)  # zeros raise no block's amax
-    blocks = values.reshape(row_blocks, rows_per_scale, k_blocks, _BLOCK)
+    row_blocks, k_blocks = -(-rows // rows_per_scale), -(-k // SCALE_BLOCK)
+    values = whole_blocks(x.to(torch.float32), rows_per_scale, SCALE_BLOCK)  # zeros raise no block's amax
+    blocks = values.reshape(row_blocks, rows_per_scale, k_blocks, SCALE_BLOCK)
     scales = _scales_of(blocks.abs().amax(dim=(1, 3)))
     codes = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
     packed = torch.empty((rows, k), dtype=codes.dtype, device=x.device)
-    return packed.copy_(codes.reshape(row_blocks * rows_per_scale, k_blocks * _BLOCK)[:rows, :k]), scales
+    return packed.copy_(codes.reshape(row_blocks * rows_per_scale, k_blocks * SCALE_BLOCK)[:rows, :k]), scales
 
 
 def _scales_of(amax: Tensor) -> Tensor:

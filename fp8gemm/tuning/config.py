@@ -8,8 +8,9 @@ from math import gcd
 from typing import NamedTuple
 
 from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning import hopper
-from fp8gemm.tuning.problem import SCALE_BLOCK, OutputType, Scaling, StoreKind
+from fp8gemm.tuning.problem import OutputType, Scaling, StoreKind
 
 BARRIER_BYTES = 8
 WAVE_ROWS = 64

@@ -78,6 +78,9 @@ class GroupedProblem:
         )
 
 
+AnyProblem = Problem | GroupedProblem
+
+
 def grouped_problem(
     grouping: Grouping,
     groups: int,

@@ -14,10 +14,11 @@ import math
 from dataclasses import field
 
 from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
-from fp8gemm.tuning.problem import SCALE_BLOCK, Problem, Scaling
+from fp8gemm.tuning.problem import Problem, Scaling
 
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""

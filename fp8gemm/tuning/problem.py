@@ -8,10 +8,7 @@ from enum import Enum
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.quoting import quoted
-from fp8gemm.sizes import K_STEP, LIMIT
-
-SCALE_BLOCK = 128
-"""Columns of K, and rows of the weight, that share one scale."""
+from fp8gemm.sizes import K_STEP, LIMIT, SCALE_BLOCK
 
 FEW_ROWS = (8, 16, 24, 32, 48, 64, 96, 128)
 ROW_STEP = 64
@@ -51,6 +48,14 @@ class OutputType(Enum):
     def bytes(self) -> int:
         """Bytes of one element."""
         return 4 if self is OutputType.FLOAT32 else 2
+
+
+class InputType(Enum):
+    """What a quantiser reads."""
+
+    BFLOAT16 = "bf16"
+    FLOAT16 = "f16"
+    FLOAT32 = "f32"
 
 
 class Addend(Enum):

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import BARRIER_BYTES, MAX_WAVE_COLS, WAVE_ROWS, align
-from fp8gemm.tuning.problem import SCALE_BLOCK, Scaling
+from fp8gemm.tuning.problem import Scaling
 
 MAX_TOKENS = 64
 """More rows than this are several tiles: a token is then read as often as the weight."""

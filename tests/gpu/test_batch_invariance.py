@@ -9,7 +9,7 @@ import torch
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.kernels.dispatch import device_chip
+from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.tuning.problem import Problem, Scaling
 from fp8gemm.tuning.select import config_by_m
 from tests import cases

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.kernels.dispatch import current_stream
+from fp8gemm.driver.current import current_stream
+from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource
 from fp8gemm.lab.bench.peers import relative_error
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
-from fp8gemm.products.quantizers import kernel_of, rows_quantizer
+from fp8gemm.products.quantizers import rows_quantizer
 from fp8gemm.reference import dequantize_activation, dequantize_weight, quantize_blocks, quantize_rows
 from fp8gemm.scales import block_count, empty_mn_major, to_mn_major
 from tests.numerics import check
@@ -107,7 +108,7 @@ def quantized_with(rows: int, x: Tensor) -> tuple[Tensor, Tensor]:
     m, k = x.shape
     codes = torch.empty(m, k, dtype=torch.float8_e4m3fn, device=x.device)
     scales = empty_mn_major(m, block_count(k), device=x.device)
-    kernel = kernel_of(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows), x.device.index)
+    kernel = quantizer_for(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows), x.device.index)
     kernel.bind(x, codes, scales, stream=current_stream(x.device.index))()
     return codes, scales
 

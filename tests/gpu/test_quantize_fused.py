@@ -10,13 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.kernels.quantize import ROWS_OF_WARP, InputType, QuantizeSource, norm_threads, quantizer_of_norm
+from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource, norm_threads, quantizer_of_norm
 from fp8gemm.products.quantize import quantize_add_rms_norm, quantize_rms_norm, quantize_silu_mul
-from fp8gemm.products.quantizers import INPUTS, rows_quantizer
+from fp8gemm.products.quantizers import rows_quantizer
 from fp8gemm.reference import add_rms_norm
 from fp8gemm.scales import is_mn_major
 from fp8gemm.sizes import MAX_NORM_K
+from fp8gemm.tuning.problem import InputType
 from tests.calls import same_bits
 from tests.quantization import check_fused, check_like_reference, exact_rms_norm, exact_silu_mul
 

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 import fp8gemm
+from fp8gemm.checks.dtypes import INPUTS
+from fp8gemm.driver.current import current_stream
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.kernels.dispatch import current_stream
+from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
-from fp8gemm.products.quantizers import INPUTS, kernel_of, masked_quantizer, rows_quantizer
+from fp8gemm.products.quantizers import masked_quantizer, rows_quantizer
 from fp8gemm.scales import block_count, mn_major_pitch
 from tests.calls import same_bits
 
@@ -89,7 +91,7 @@ def test_bits_of_the_plain_quantiser_and_no_other_byte_written_or_read(source, d
     inside = [each[256:-256] for each in memory]
     codes = inside[0].view(E4M3).view(groups, max_m, k)
     scales = inside[1].view(torch.float32).view(groups, blocks, pitch).mT[:, :max_m]
-    kernel = kernel_of(masked_quantizer(source, dtype), device.index)
+    kernel = quantizer_for(masked_quantizer(source, dtype), device.index)
     of_groups = torch.tensor(numbers, dtype=torch.int32, device=device)
     kernel.bind_masked(amid, codes, scales, of_groups, stream=current_stream(device.index))()
     check_groups(source, x, numbers, (codes, scales), counts)

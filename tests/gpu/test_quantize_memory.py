@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.dtypes import INPUTS
+from fp8gemm.driver.current import current_stream
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.kernels.dispatch import current_stream
+from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
@@ -23,7 +25,7 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_norm,
 )
 from fp8gemm.products import quantize
-from fp8gemm.products.quantizers import INPUTS, kernel_of, rows_quantizer
+from fp8gemm.products.quantizers import rows_quantizer
 from fp8gemm.scales import block_count, mn_major_pitch
 from tests.calls import same_bits
 
@@ -155,7 +157,7 @@ def launch(quantizer: Quantizer, inputs: dict[str, Tensor], outputs: Outputs) ->
     if "residual" in terms:
         terms["summed"] = outputs.summed
     options: dict[str, Any] = {"eps": 1e-6} if "weight" in terms else {}
-    kernel = kernel_of(quantizer, index)
+    kernel = quantizer_for(quantizer, index)
     kernel.bind(inputs["x"], outputs.codes, outputs.scales, stream=current_stream(index), **terms, **options)()
     torch.cuda.synchronize(index)
 

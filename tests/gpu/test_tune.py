@@ -14,7 +14,7 @@ import torch
 import fp8gemm
 from fp8gemm import settings
 from fp8gemm.cli import main as cli
-from fp8gemm.kernels.dispatch import device_chip
+from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.lab.tune import report
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import eligible_configs

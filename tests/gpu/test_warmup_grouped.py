@@ -16,7 +16,7 @@ from fp8gemm import nn, settings
 from fp8gemm.cli import main as cli
 from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError
-from fp8gemm.kernels.dispatch import device_chip
+from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.tuning.hopper import chip_name
 from tests.grouped import contiguous_case, in_order, k_grouped_case, masked_case
 

@@ -18,13 +18,12 @@ from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import ConfigValue, KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.quantize import (
-    InputType,
     QuantizeSource,
     quantizer_of_blocks,
     quantizer_of_norm,
     quantizer_of_rows,
 )
-from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.problem import InputType, Problem
 from fp8gemm.tuning.select import select
 from tests.jit.cases import Forget, RequestFor, told
 

@@ -15,7 +15,6 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
-    InputType,
     Quantizer,
     QuantizeSource,
     norm_threads,
@@ -23,6 +22,7 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_norm,
     quantizer_of_rows,
 )
+from fp8gemm.tuning.problem import InputType
 from tests.jit.sass import Instructions, find, instructions_of
 
 REGISTERS_OF_SM, THREADS_OF_SM, CTAS_OF_SM, REGISTER_STEP = 65536, 2048, 32, 8

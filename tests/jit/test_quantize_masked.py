@@ -12,10 +12,10 @@ from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.quantize import (
     MASKED_CTAS_OF_SM,
-    InputType,
     QuantizeSource,
     quantizer_of_masked,
 )
+from fp8gemm.tuning.problem import InputType
 from tests.jit.sass import Instructions, find, instructions_of
 from tests.jit.test_quantize import LANE_VALUES, SIZES, VALUES_OF_PAIR, VECTOR_BYTES, Case
 

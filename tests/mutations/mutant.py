@@ -11,7 +11,6 @@ from fp8gemm.kernels import grouped, stream
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
 from fp8gemm.kernels.quantize import (
-    InputType,
     QuantizeSource,
     quantizer_of_blocks,
     quantizer_of_norm,
@@ -19,7 +18,7 @@ from fp8gemm.kernels.quantize import (
 )
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
-from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import Addend, Grouping, InputType, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 

@@ -27,7 +27,7 @@ from fp8gemm.lab.bench import grouped_layer as layers
 from fp8gemm.lab.bench import grouped_peers as peers
 from fp8gemm.lab.bench import grouped_products as products
 from fp8gemm.lab.bench.grouped_operands import Work
-from fp8gemm.products import grouped_launch, operands
+from fp8gemm.products import grouped_products, operands
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import named_chip
@@ -119,15 +119,15 @@ def test_what_is_compiled_ahead_is_what_products_ask_for(
     """The first product of each contender; a layer does not come to its second one."""
     chip = named_chip("h200")
     expected = [kernel_request(problem, select_grouped(problem, chip)) for problem in case.problems()]
-    monkeypatch.setattr(grouped_launch, "find_ranges", lambda indices, b: torch.zeros(2, b.shape[0]).int())
-    monkeypatch.setattr(grouped_launch, "device_chip", lambda index: chip)
+    monkeypatch.setattr(grouped_products, "_find_ranges", lambda indices, b: torch.zeros(2, b.shape[0]).int())
+    monkeypatch.setattr(grouped_products, "device_chip", lambda index: chip)
     asked: list[GroupedProblem] = []
 
     def choose(problem: GroupedProblem, *more: object) -> None:
         asked.append(problem)
         raise ChosenError
 
-    monkeypatch.setattr(grouped_launch, "kernel_for", choose)
+    monkeypatch.setattr(grouped_products, "kernel_for", choose)
     ours = {name: each for name, each in work(case).contenders.items() if name in grouped.PARTS[case.part].ours}
     for contender in ours.values():
         call = contender.prepare()[0]

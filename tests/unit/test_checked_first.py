@@ -16,7 +16,7 @@ from torch import Tensor
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts, Fp8Linear
-from fp8gemm.products import dense, grouped_products, plans
+from fp8gemm.products import calls, dense, grouped_products, plans
 from fp8gemm.routing import permute, permute_masked
 from fp8gemm.sizes import LIMIT
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS
@@ -134,8 +134,7 @@ UNCHECKED: dict[str, Callable[[], Any]] = {
 def test_on_a_gpu_too_nothing_is_allocated_for_operands_that_do_not_fit(
     call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (dense, grouped_products):
-        monkeypatch.setattr(module, "current_stream", lambda index: 17)
+    monkeypatch.setattr(calls, "current_stream", lambda index: 17)
     for name in ("empty", "empty_strided", "zeros"):
         monkeypatch.setattr(torch, name, lambda *shape, **options: pytest.fail(f"allocated {shape}"))
     with pytest.raises(InputError, match="expected"):
@@ -144,7 +143,7 @@ def test_on_a_gpu_too_nothing_is_allocated_for_operands_that_do_not_fit(
 
 def test_a_plan_allocates_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = fp8gemm.plan(REAL_CODES, REAL_SCALES, max_m=8)
-    monkeypatch.setattr(plans, "current_stream", lambda index: 17)
+    monkeypatch.setattr(calls, "current_stream", lambda index: 17)
     monkeypatch.setattr(plans, "goes_to_operator", lambda *operands: False)
     for name in ("empty", "empty_strided", "zeros"):
         monkeypatch.setattr(torch, name, lambda *shape, **options: pytest.fail(f"allocated {shape}"))

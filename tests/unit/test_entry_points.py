@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts, Fp8Linear
-from fp8gemm.products.calls import goes_to_operator
+from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.routing import Permutation, permute, permute_masked, unpermute
 from tests import cases
 from tests.grouped import contiguous_case, in_order, k_grouped_case, masked_case

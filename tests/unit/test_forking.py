@@ -12,8 +12,7 @@ import torch
 
 from fp8gemm.driver import forking, library
 from fp8gemm.errors import UnsupportedDeviceError
-from fp8gemm.products import calls as recent
-from fp8gemm.products import dense, operands, plans
+from fp8gemm.products import calls, dense, operands, plans, watched
 from fp8gemm.products import linear as linear_plan
 from tests.jit import children
 
@@ -74,13 +73,16 @@ class OnGpu(torch.Tensor):
     is_cuda = True
     device = torch.device("cuda", 0)
 
+    def get_device(self) -> int:
+        return 0
+
 
 def test_fault_22_every_way_to_the_gpu_is_refused_where_cuda_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "lost", True)
-    monkeypatch.setattr(recent, "_PLAIN", {OnGpu})
+    monkeypatch.setattr(watched, "_PLAIN", {OnGpu})
     x: Any = torch.ones(8, 16).as_subclass(OnGpu)
     plan: Any = object.__new__(plans.Plan)
-    plan.b, plan.scales_b, plan.bias = x, x, None
+    plan.b, plan.scales_b, plan.bias, plan._calls = x, x, None, calls.RepeatedCalls(1)
     layer = linear_plan.LinearPlan(max_m=8, batch_invariant=None)
     ways = [
         lambda: dense.gemm(x, x, x, x),

@@ -20,13 +20,12 @@ from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels import grouped as grouped_family
-from fp8gemm.kernels import hints
+from fp8gemm.kernels import hints, loaded
 from fp8gemm.kernels import quantize as quantize_family
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.quantize import (
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
-    InputType,
     Quantizer,
     QuantizeSource,
     all_norm_threads,
@@ -39,7 +38,7 @@ from fp8gemm.products import quantizers
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import limited_chip, named_chip
-from fp8gemm.tuning.problem import Grouping, packed_problem
+from fp8gemm.tuning.problem import Grouping, InputType, packed_problem
 from fp8gemm.tuning.select import select_config
 
 PAIRS = list(product(InputType, InputType))
@@ -65,10 +64,10 @@ def missed(quantizer: Quantizer, monkeypatch: pytest.MonkeyPatch) -> str:
         raise CacheMissError(f"kernel {request.label} is not ready", key="x")
 
     monkeypatch.setattr(quantize_family, "load", miss)
-    monkeypatch.setattr(quantizers, "_kernels", {})
-    monkeypatch.setattr(quantizers, "hopper_info", lambda index: None)
+    monkeypatch.setattr(loaded, "_kernels", {})
+    monkeypatch.setattr(loaded, "hopper_info", lambda index: None)
     with settings.scope(jit="error"), pytest.raises(CacheMissError) as caught:
-        quantizers.kernel_of(quantizer, 0)
+        loaded.quantizer_for(quantizer, 0)
     return str(caught.value).partition("make it ready with: ")[2]
 
 
@@ -120,7 +119,7 @@ def test_a_product_on_some_sms_of_a_part_of_a_gpu(
     groups = grouped_problem(Grouping.MASKED, 8, m, 768, 2048, batch_invariant=invariant)
     with settings.scope(batch_invariant=of_settings), pytest.MonkeyPatch.context() as patch:
         patch.setenv("FP8GEMM_BATCH_INVARIANT", str(int(of_settings)))
-        line = hints.warmup_of_problem(one, met)
+        line = hints.warmup_of_single(one, met)
         assert kernel_request(one, select_config(one, met)) in made_ready_by(line)
         line = hints.warmup_of_grouped(groups, met) + " --max-m 3000"
         assert grouped_family.kernel_request(groups, select_grouped(groups, met)) in made_ready_by(line)
@@ -129,5 +128,5 @@ def test_a_product_on_some_sms_of_a_part_of_a_gpu(
 def test_the_paths_of_tables_are_words_of_a_shell(tmp_path: Path) -> None:
     place = tmp_path / "a b;c$(d)"
     with settings.scope(tables=(place / "mine.json",)):
-        line = hints.warmup_of_problem(replace(packed_problem(1, 128, 128), m=1), named_chip("h200"))
+        line = hints.warmup_of_single(replace(packed_problem(1, 128, 128), m=1), named_chip("h200"))
     assert shlex.split(line)[:2] == [f"FP8GEMM_TABLES={place}/mine.json", "fp8gemm"]

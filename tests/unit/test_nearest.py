@@ -13,7 +13,7 @@ import torch
 
 from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
-from fp8gemm.kernels import dispatch, nearest
+from fp8gemm.kernels import catalogue, loaded, nearest
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import named_chip
@@ -39,8 +39,8 @@ class Machine:
         self.now = 0.0
         self.looks = 0
         self.problem = Problem(1, N, K)
-        monkeypatch.setattr(dispatch, "_kernels", {})
-        monkeypatch.setattr(dispatch, "load_kernel", self.load)
+        monkeypatch.setattr(loaded, "_kernels", {})
+        monkeypatch.setattr(loaded, "load_kernel", self.load)
         monkeypatch.setattr(nearest, "_looks", {})
         monkeypatch.setattr(nearest, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(nearest, "contents_stamp", lambda: tuple(self.ready))
@@ -65,7 +65,7 @@ class Machine:
         """The config of the kernel for M rows."""
         self.problem = replace(Problem(m, N, K), **kind)
         with settings.scope(jit="nearest"):
-            return dispatch.kernel_for(self.problem, H200, 0).config
+            return loaded.kernel_for(self.problem, H200, 0).config
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_no_kernel_is_looked_for_twice(machine: Machine) -> None:
     for m in (1, 2, 4, 8):
         assert machine.taken(m) == OF_MANY
     assert machine.looks == first, "each M up to 8 has the same candidates"
-    configs = set(dispatch._candidates(Problem(3, N, K), H200))
+    configs = set(catalogue.candidates(Problem(3, N, K), H200))
     for m in (*range(9, 300), 4000, 16000):
         configs |= set(ranked_configs(Problem(m, N, K), H200))
         assert machine.taken(m) == OF_MANY
@@ -154,7 +154,7 @@ def test_with_nothing_ready_what_appears_is_found_at_once(machine: Machine) -> N
     for _ in range(2):
         with pytest.raises(CacheMissError):
             machine.taken(4000)
-    candidates = set(dispatch._candidates(Problem(4000, N, K), H200))
+    candidates = set(catalogue.candidates(Problem(4000, N, K), H200))
     assert machine.looks == len(candidates), "what is not there is remembered as well"
     machine.ready = [OF_MORE]
     assert machine.taken(4000) == OF_MORE

@@ -20,10 +20,9 @@ from fp8gemm.jit import job
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import CompileResult, Resources
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import dispatch
 from fp8gemm.kernels import grouped as grouped_family
+from fp8gemm.kernels import loaded
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.products import grouped_launch
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import named_chip
@@ -36,11 +35,11 @@ OF_GROUPS = grouped_problem(Grouping.MASKED, 8, 3, 2048, 768)
 
 
 def config_for_one(m: int) -> Any:
-    return dispatch.kernel_for(replace(OF_ONE, m=m), H200, 0).config
+    return loaded.kernel_for(replace(OF_ONE, m=m), H200, 0).config
 
 
 def config_for_groups(m: int) -> Any:
-    return grouped_launch.kernel_for(replace(OF_GROUPS, m=m), H200, 0).config
+    return loaded.kernel_for(replace(OF_GROUPS, m=m), H200, 0).config
 
 
 def request_of_one(rank: int) -> KernelRequest:
@@ -89,12 +88,8 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     result = CompileResult(b"cubin", "", "12.9", 0.0, Resources(1, 0, 0, 0, 0, 0), ())
     monkeypatch.setattr(build_module, "compile_program", lambda *arguments, **options: result)
-    for module in (dispatch, grouped_launch):
-        monkeypatch.setattr(module, "_kernels", {})
-    monkeypatch.setattr(dispatch, "load_kernel", lambda problem, config, **others: SimpleNamespace(config=config))
-    monkeypatch.setattr(
-        grouped_launch, "GroupedKernel", lambda problem, config, **others: SimpleNamespace(config=config)
-    )
+    monkeypatch.setattr(loaded, "_kernels", {})
+    monkeypatch.setattr(loaded, "load_kernel", lambda problem, config, **others: SimpleNamespace(config=config))
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return Disk(monkeypatch)

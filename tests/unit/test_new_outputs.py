@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.kernels import dispatch
-from fp8gemm.products import calls as recent
-from fp8gemm.products import dense, operands, plans
-from fp8gemm.products.calls import PLACES, Recent
+from fp8gemm.kernels import loaded
+from fp8gemm.products import calls, dense, operands, plans, watched
+from fp8gemm.products.calls import PLACES, RepeatedCalls
 from fp8gemm.reference import gemm_reference
 from fp8gemm.tuning.hopper import named_chip
 from tests import cases
@@ -71,13 +70,13 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
         "build_many": lambda requests: None,
         "load_kernel": Kernel,
         "_kernels": {},
-        "_recent": Recent(8),
+        "_calls": RepeatedCalls(8),
     }
-    for module in (operands, dense, plans, dispatch):
+    for module in (operands, dense, plans, loaded, calls):
         for name, value in given.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(recent, "_PLAIN", {OnGpu, Tensor})
+    monkeypatch.setattr(watched, "_PLAIN", {OnGpu, Tensor})
     monkeypatch.setattr(dense, "on_device", lambda index: nullcontext())
     yield outputs
 

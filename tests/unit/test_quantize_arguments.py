@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
+from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.driver.arguments import Arguments, QuantizeParams
+from fp8gemm.kernels import loaded
 from fp8gemm.kernels import quantize as family
 from fp8gemm.kernels.quantize import (
     MASKED_CTAS_OF_SM,
     ROWS_OF_WARP,
     WARPS_OF_BLOCK,
-    InputType,
     QuantizeKernel,
     Quantizer,
     QuantizeSource,
@@ -35,8 +36,9 @@ from fp8gemm.kernels.quantize import (
     warps_of_block,
 )
 from fp8gemm.products import quantize, quantizers
-from fp8gemm.products.quantizers import INPUTS, aligned
+from fp8gemm.products.quantizers import aligned
 from fp8gemm.scales import empty_mn_major
+from fp8gemm.tuning.problem import InputType
 
 HEADER = Path(__file__).resolve().parents[2] / "include/fp8gemm/quantize/params.cuh"
 SIZES = {"void*": 8, "uint8_t*": 8, "int32_t*": 8, "float*": 8, "int64_t": 8, "uint32_t": 4, "float": 4}
@@ -55,10 +57,10 @@ class Gpu:
         monkeypatch.setattr(family, "LaunchConfig", SimpleNamespace)
         monkeypatch.setattr(family, "BoundLaunch", self.bind)
         monkeypatch.setattr(quantize, "uses_reference", lambda x: False)
-        monkeypatch.setattr(quantizers, "hopper_info", lambda index: None)
+        monkeypatch.setattr(loaded, "hopper_info", lambda index: None)
         monkeypatch.setattr(quantizers, "current_stream", lambda index: STREAM)
         monkeypatch.setattr(quantizers, "on_device", lambda index: nullcontext())
-        monkeypatch.setattr(quantizers, "_kernels", {})
+        monkeypatch.setattr(loaded, "_kernels", {})
 
     def load(self, request: Any, index: int, shared_bytes: int, *, allow_compile: bool) -> Any:
         assert shared_bytes == 0

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fp8gemm.ahead.kernels import all_quantizers, masked_quantizers, recorded_quantizers
 from fp8gemm.errors import InputError
-from fp8gemm.kernels.quantize import InputType, QuantizeSource, quantizer_of_masked
+from fp8gemm.kernels.quantize import QuantizeSource, quantizer_of_masked
 from fp8gemm.kernels.recording import record_quantizer, recorded
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
-from fp8gemm.tuning.problem import OutputType
+from fp8gemm.tuning.problem import InputType, OutputType
 from tests.calls import same_bits
 
 Quantise = Callable[..., tuple[Tensor, Tensor]]

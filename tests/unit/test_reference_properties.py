@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fp8gemm.reference import dequantize_activation, dequantize_weight, gemm_magnitude, gemm_reference
-from fp8gemm.scales import BLOCK, to_mn_major
+from fp8gemm.scales import to_mn_major
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.problem import Scaling
 from tests import cases
 from tests.cases import Case
@@ -112,15 +113,15 @@ def test_one_change_reaches_its_own_elements_alone(case: Case, dtype: torch.dtyp
         changed.a[row, at_k] = torch.nan
         hit[row] = True
     elif what == "scale of A":
-        changed.scales_a[row, at_k // BLOCK] = torch.nan
+        changed.scales_a[row, at_k // SCALE_BLOCK] = torch.nan
         hit[row] = True
     elif what == "scale of B" and case.scaling is Scaling.ROW:
-        changed.scales_b[column, at_k // BLOCK] = torch.nan
+        changed.scales_b[column, at_k // SCALE_BLOCK] = torch.nan
         hit[:, column] = True
     elif what == "scale of B":
-        block = column // BLOCK
-        changed.scales_b[block, at_k // BLOCK] = torch.nan
-        hit[:, block * BLOCK : (block + 1) * BLOCK] = True
+        block = column // SCALE_BLOCK
+        changed.scales_b[block, at_k // SCALE_BLOCK] = torch.nan
+        hit[:, block * SCALE_BLOCK : (block + 1) * SCALE_BLOCK] = True
     else:
         term = getattr(case, what).clone()
         term[(row, column) if what == "c" else column] = torch.nan
@@ -132,7 +133,7 @@ def test_one_change_reaches_its_own_elements_alone(case: Case, dtype: torch.dtyp
 
 def split(case: Case, block: int) -> tuple[Case, Case]:
     """K before and from a K block on; C belongs to the first part and the bias to the second."""
-    k = block * BLOCK
+    k = block * SCALE_BLOCK
     first = (case.a[:, :k], case.scales_a[:, :block], case.b[:, :k], case.scales_b[:, :block])
     second = (case.a[:, k:], case.scales_a[:, block:], case.b[:, k:], case.scales_b[:, block:])
     return Case(case.data, case.seed, *first, case.c), Case(case.data, case.seed, *second, bias=case.bias)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fp8gemm import reference
+from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, WARPS_OF_BLOCK, Quantizer
-from fp8gemm.products.quantizers import INPUTS
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import violations
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind

@@ -8,7 +8,6 @@ import pytest
 
 from fp8gemm.errors import InputError
 from fp8gemm.kernels import gemm as kernel
-from fp8gemm.kernels import grouped
 from fp8gemm.kernels.catalogue import load_kernel
 from fp8gemm.kernels.grouped import GroupedKernel
 from fp8gemm.tuning.config import TileConfig
@@ -26,10 +25,9 @@ SWAPPED, DIVIDED = SwapAbConfig(8, 16, 2), SwapAbConfig(8, 16, 2, split_k=2)
 
 @pytest.fixture(autouse=True)
 def _played_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (kernel, grouped):
-        monkeypatch.setattr(module, "load", lambda *arguments, **options: SimpleNamespace(function=0))
-        monkeypatch.setattr(module, "LaunchConfig", SimpleNamespace)
-        monkeypatch.setattr(module, "max_active_clusters", lambda config: SMS)
+    monkeypatch.setattr(kernel, "load", lambda *arguments, **options: SimpleNamespace(function=0))
+    monkeypatch.setattr(kernel, "LaunchConfig", SimpleNamespace)
+    monkeypatch.setattr(kernel, "max_active_clusters", lambda config: SMS)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Gpu:
         info = SimpleNamespace(index=0, name="NVIDIA H200", num_sms=132, l2_bytes=60 << 10, driver_version="13.0")
         monkeypatch.setattr(device, "diagnose", lambda index: Diagnosis(DeviceStatus.READY, "played"))
         monkeypatch.setattr(device, "device_info", lambda index: info)
-        monkeypatch.setattr("fp8gemm.kernels.dispatch.device_chip", lambda index: named_chip("h200"))
+        monkeypatch.setattr("fp8gemm.kernels.loaded.device_chip", lambda index: named_chip("h200"))
         monkeypatch.setattr(command, "DEVICE", "cpu")
         monkeypatch.setattr(torch.cuda, "device", lambda name: nullcontext())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda name: SimpleNamespace(cuda_stream=3))

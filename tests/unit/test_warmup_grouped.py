@@ -22,12 +22,13 @@ from fp8gemm.ahead.kernels import Demand, demand
 from fp8gemm.ahead.models import demand_of_model
 from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError, InputError
+from fp8gemm.kernels import loaded
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
 from fp8gemm.kernels.grouped import kernel_request
 from fp8gemm.kernels.hints import warmup_of_grouped
 from fp8gemm.kernels.recording import record_problem, recorded
 from fp8gemm.nn import experts
-from fp8gemm.products import grouped_launch
+from fp8gemm.products import grouped_products
 from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
@@ -55,7 +56,7 @@ def shapes_of(found: Demand, chip: str = "h200") -> set[tuple[str, int, int, int
 
 @st.composite
 def grouped_problems(draw: st.DrawFn) -> GroupedProblem:
-    """Every kind that `fp8gemm.products.grouped_launch` makes, of any size."""
+    """Every kind that `fp8gemm.products.grouped_products` makes, of any size."""
     grouping = draw(st.sampled_from(GROUPINGS))
     of_columns = grouping is Grouping.COLUMNS
     output = OutputType.FLOAT32 if of_columns else draw(st.sampled_from(OutputType))
@@ -153,11 +154,11 @@ def test_a_miss_names_the_command_and_a_recording_has_the_product(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     problem = grouped_problem(Grouping.MASKED, 6, 20, 4096, 2048)
-    monkeypatch.setattr(grouped_launch, "_kernels", {})
-    monkeypatch.setattr(grouped_launch, "GroupedKernel", Missing)
+    monkeypatch.setattr(loaded, "_kernels", {})
+    monkeypatch.setattr(loaded, "load_kernel", Missing)
     file = tmp_path / "asked.jsonl"
     with settings.scope(jit="error", record=file), pytest.raises(CacheMissError) as caught:
-        grouped_launch.kernel_for(problem, H200, 0)
+        loaded.kernel_for(problem, H200, 0)
     assert "make it ready with: fp8gemm warmup --grouped 6x4096x2048 --layout masked --chip h200" in str(caught.value)
     assert caught.value.key == "x"
     assert recorded(file)[0] == [replace(problem, m=24)]
@@ -165,12 +166,11 @@ def test_a_miss_names_the_command_and_a_recording_has_the_product(
 
 def test_a_miss_of_the_ranges_of_indices_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = torch.zeros(4, 4096, 2048, dtype=torch.float8_e4m3fn)
-    monkeypatch.setattr(grouped_launch, "_range_kernels", {})
-    monkeypatch.setattr(grouped_launch, "current_stream", lambda index: 0)
-    monkeypatch.setattr(grouped_launch, "GroupRangesKernel", Missing)
-    monkeypatch.setattr(grouped_launch, "device_chip", lambda index: H200)
+    monkeypatch.setattr(loaded, "_kernels", {})
+    monkeypatch.setattr(loaded, "GroupRangesKernel", Missing)
+    monkeypatch.setattr(loaded, "device_chip", lambda index: H200)
     with settings.scope(jit="error"), pytest.raises(CacheMissError) as caught:
-        grouped_launch.find_ranges(torch.zeros(3, dtype=torch.int32), weights)
+        grouped_products._find_ranges(torch.zeros(3, dtype=torch.int32), weights)
     words = shlex.split(str(caught.value).partition("make it ready with: ")[2])
     assert GROUP_RANGES in asked(*words[2:], "--max-m", "1").requests
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError, UnsupportedError
-from fp8gemm.scales import BLOCK, block_count
+from fp8gemm.scales import block_count
+from fp8gemm.sizes import SCALE_BLOCK
 
 Pair = tuple[Tensor, Tensor]
 """Codes and their scales."""
@@ -18,7 +19,7 @@ Recipe = tuple[int, int, int]
 OperandRecipe = tuple[int, int]
 """Rows and columns of one operand that share one scale."""
 
-_BLOCKS, _ROWS = (BLOCK, BLOCK), (1, BLOCK)
+_BLOCKS, _ROWS = (SCALE_BLOCK, SCALE_BLOCK), (1, SCALE_BLOCK)
 _NAMES = {"a": "a[0]", "scales_a": "a[1]", "b": "b[0]", "scales_b": "b[1]", "out": "d"}
 _NAMES |= {"indices": "grouped_layout", "offsets": "grouped_layout", "counts": "masked_m"}
 

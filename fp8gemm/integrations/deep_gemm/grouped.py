@@ -25,8 +25,7 @@ from fp8gemm.integrations.deep_gemm.arguments import (
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
 from fp8gemm.products.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
-
-_K_ALIGNMENT = 128
+from fp8gemm.sizes import SCALE_BLOCK
 
 
 def m_grouped_fp8_gemm_nt_contiguous(
@@ -192,8 +191,8 @@ def k_grouped_fp8_gemm_nt_contiguous(
     check_output(d, 3, torch.float32)
     groups, m, n = d.shape
     check_layout("grouped_layout", grouped_layout, (groups,))
-    if len(ks_cpu) != groups or any(k % _K_ALIGNMENT or k < 0 for k in ks_cpu):
-        raise RefusedError(f"ks_cpu: expected {groups} multiples of {_K_ALIGNMENT}, got {list(ks_cpu)}")
+    if len(ks_cpu) != groups or any(k % SCALE_BLOCK or k < 0 for k in ks_cpu):
+        raise RefusedError(f"ks_cpu: expected {groups} multiples of {SCALE_BLOCK}, got {list(ks_cpu)}")
     total = sum(ks_cpu)
     for name, codes, rows in (("a[0]", codes_a, m), ("b[0]", codes_b, n)):
         if codes.dtype != torch.float8_e4m3fn or codes.numel() != rows * total or not codes.is_contiguous():

@@ -21,9 +21,9 @@ from fp8gemm.integrations.transformers.library import library_module
 from fp8gemm.nn import Conversion
 from fp8gemm.quoting import cut, quoted_path
 from fp8gemm.reading import Kind, opened, parse_json, read_json
+from fp8gemm.sizes import SCALE_BLOCK
 
 _METHOD = "fp8gemm"
-_BLOCK = 128
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
 _SCALE_DTYPES = ("F32", "BF16", "F8_E8M0", "U8")
 _WEIGHTS = Kind("a .safetensors file", 1 << 44)
@@ -151,7 +151,7 @@ def check_headers(headers: Mapping[str, Header]) -> None:
 
 
 def _check_scale(name: str, scale: Header, weight: tuple[int, ...]) -> None:
-    expected = tuple(-(-size // _BLOCK) for size in weight)
+    expected = tuple(-(-size // SCALE_BLOCK) for size in weight)
     if scale.shape != expected:
         hint = "; they are transposed" if scale.shape == expected[::-1] else ""
         raise InputError(
@@ -172,8 +172,8 @@ def _quantization(config: Any) -> tuple[Any, dict[str, Any]]:
     found = dict(found) if isinstance(found, Mapping) else found.to_dict()
     if found.get("quant_method") != "fp8":
         raise InputError(f'config.json: expected quant_method "fp8", got {found.get("quant_method")!r}')
-    block = found.get("weight_block_size", (_BLOCK, _BLOCK))
-    if block is None or tuple(block) != (_BLOCK, _BLOCK):
+    block = found.get("weight_block_size", (SCALE_BLOCK, SCALE_BLOCK))
+    if block is None or tuple(block) != (SCALE_BLOCK, SCALE_BLOCK):
         raise UnsupportedError(f"config.json: expected weight_block_size [128, 128], got {block}")
     return holder, found
 

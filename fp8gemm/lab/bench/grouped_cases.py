@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
-from fp8gemm.tuning.problem import SCALE_BLOCK, Addend, Grouping, OutputType
+from fp8gemm.tuning.problem import Addend, Grouping, OutputType
 
 CONTIGUOUS, MASKED, DECODE, K_GROUPED, LAYER = PARTS = ("contiguous", "masked", "decode", "k-grouped", "layer")
 SIZES_SEED = 1

@@ -12,7 +12,8 @@ from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.peers import Call
 from fp8gemm.lab.bench.quantize_cases import dequantized
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
-from fp8gemm.scales import BLOCK, block_count
+from fp8gemm.scales import block_count
+from fp8gemm.sizes import SCALE_BLOCK
 
 Scaled = tuple[Tensor, Tensor]
 """FP8 codes and their multipliers."""
@@ -90,7 +91,7 @@ def indices_of(sizes: Sequence[int], device: torch.device) -> Tensor:
 
 def in_bfloat16(codes: Tensor, scales: Tensor) -> Tensor:
     """(R, K) codes times scales of rows, (R, K blocks), or of 128x128 blocks."""
-    rows_per_scale = 1 if scales.shape[0] == codes.shape[0] else BLOCK
+    rows_per_scale = 1 if scales.shape[0] == codes.shape[0] else SCALE_BLOCK
     return dequantized(codes, scales, rows_per_scale=rows_per_scale).bfloat16()
 
 

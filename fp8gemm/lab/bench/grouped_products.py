@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.kernels.dispatch import current_stream
+from fp8gemm.driver.current import current_stream
 from fp8gemm.kernels.stream import StreamKernel
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.grouped_cases import GroupedCase

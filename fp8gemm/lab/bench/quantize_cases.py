@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.products import quantize
-from fp8gemm.scales import BLOCK
+from fp8gemm.sizes import SCALE_BLOCK
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Case:
 def dequantized(codes: Tensor, scales: Tensor, *, rows_per_scale: int) -> Tensor:
     """(M, K) float32: the codes, each times its scale."""
     m, k = codes.shape
-    return codes.float() * scales.repeat_interleave(rows_per_scale, 0)[:m].repeat_interleave(BLOCK, 1)[:, :k]
+    return codes.float() * scales.repeat_interleave(rows_per_scale, 0)[:m].repeat_interleave(SCALE_BLOCK, 1)[:, :k]
 
 
 def _activation(inputs: Inputs) -> tuple[Tensor, ...]:
@@ -134,7 +134,7 @@ CASES = (
         "quantize_weight, bfloat16",
         lambda inputs: quantize.quantize_weight(inputs.x),
         _float,
-        rows_per_scale=BLOCK,
+        rows_per_scale=SCALE_BLOCK,
     ),
     Case(
         "silu_mul",

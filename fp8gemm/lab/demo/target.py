@@ -8,7 +8,7 @@ import torch
 
 from fp8gemm import settings
 from fp8gemm.driver.device import HOPPER, DeviceInfo, DeviceStatus, conclude, hopper_info, probe
-from fp8gemm.kernels.dispatch import device_chip
+from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.tuning.hopper import Chip, named_chip
 
 ABSENT_CHIP = "h200"

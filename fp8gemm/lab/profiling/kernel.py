@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.dense import DenseKernel
-from fp8gemm.kernels.dispatch import device_chip
+from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem

@@ -14,7 +14,7 @@ from torch import Tensor
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.kernels.catalogue import load_kernel
-from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.gemm import SingleKernel
 from fp8gemm.lab.bench.graph import GraphTimer
 from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, relative_error, scaled_mm_call
 from fp8gemm.lab.bench.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
@@ -187,7 +187,7 @@ class _OperandSets:
         self._outs = [torch.empty(m, n, dtype=torch.bfloat16, device=a.device) for _ in range(count)]
         self._expected: Tensor | None = None
 
-    def calls(self, kernel: GemmKernel) -> list[Call]:
+    def calls(self, kernel: SingleKernel) -> list[Call]:
         """One call of the kernel per operand set."""
 
         def call(index: int) -> Tensor:

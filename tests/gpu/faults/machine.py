@@ -15,7 +15,7 @@ from fp8gemm import settings
 from fp8gemm.driver import device as driver_device
 from fp8gemm.errors import UnsupportedDeviceError
 from fp8gemm.products import dense
-from fp8gemm.products.calls import Recent
+from fp8gemm.products.calls import RepeatedCalls
 from tests import cases
 from tests.gpu.faults.support import every_kind, multiply
 
@@ -50,7 +50,7 @@ def ampere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as changed:
         changed.setattr(driver_device, "_attribute", attribute)
-        changed.setattr(dense, "_recent", Recent(1))  # a call that is repeated is not checked again
+        changed.setattr(dense, "_calls", RepeatedCalls(1))  # a call that is repeated is not checked again
         for cached in caches:
             cached.cache_clear()
         yield

@@ -13,7 +13,8 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.scales import BLOCK, block_count, to_mn_major
+from fp8gemm.scales import block_count, to_mn_major
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.problem import Scaling, StoreKind
 from tests import cases
 from tests.calls import same_bits
@@ -125,13 +126,13 @@ def parts_around(size: int, other: int) -> Iterator[slice]:
     They begin at multiples of 128, so that a part of a weight takes whole blocks of scales along.
     """
     last = size - 1
-    for line in {block // BLOCK * BLOCK for block in (0, min(LIMIT // other, last), last)}:
-        yield slice(max(line - BLOCK, 0), min(line + 2 * BLOCK, size))
+    for line in {block // SCALE_BLOCK * SCALE_BLOCK for block in (0, min(LIMIT // other, last), last)}:
+        yield slice(max(line - SCALE_BLOCK, 0), min(line + 2 * SCALE_BLOCK, size))
 
 
 def check_part(case: Case, out: Tensor, rows: slice, columns: slice) -> None:
     by_rows = case.scaling is Scaling.ROW
-    blocks = columns if by_rows else slice(columns.start // BLOCK, block_count(columns.stop))
+    blocks = columns if by_rows else slice(columns.start // SCALE_BLOCK, block_count(columns.stop))
     part = replace(
         case,
         a=case.a[rows],
@@ -262,7 +263,7 @@ def test_fault_14_any_number_of_k_blocks_and_many_tiles_per_cta(kind, store, dev
     configs = configs_of(problem)[:: 1 if (kind, store) == (Kind(), StoreKind.TMA) else 4]
     for index, config in enumerate(configs):
         for blocks in range(1, 2 * config.stages + 3):
-            k = BLOCK * blocks - (112 if (blocks + index) % 2 else 0)
+            k = SCALE_BLOCK * blocks - (112 if (blocks + index) % 2 else 0)
             wanted.append((replace(problem, k=k), config))
     made = {k: cases.signed(m, n, k, seed=seed, device=device, **kind.options) for k in {p.k for p, _ in wanted}}
     for kernel in make_kernels(wanted, device, num_sms=3):

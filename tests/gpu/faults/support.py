@@ -17,8 +17,8 @@ from fp8gemm.checks.dtypes import addend, output_type
 from fp8gemm.checks.operands import check_b
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel
-from fp8gemm.kernels.dispatch import device_chip
 from fp8gemm.kernels.gemm import GemmKernel
+from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.products.operands import store_kind
 from fp8gemm.scales import mn_major_pitch, to_mn_major
 from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config

@@ -15,7 +15,8 @@ from fp8gemm.integrations.deep_gemm.runtime import (
     set_mk_alignment_for_contiguous_layout,
 )
 from fp8gemm.integrations.deep_gemm.utils.math import align, ceil_div
-from fp8gemm.scales import BLOCK, empty_mn_major_groups, mn_major_pitch
+from fp8gemm.scales import empty_mn_major_groups, mn_major_pitch
+from fp8gemm.sizes import SCALE_BLOCK
 
 __all__ = [
     "get_k_alignment_for_contiguous_layout",
@@ -92,12 +93,12 @@ def transform_sf_into_required_layout(
             f"recipe: expected 3 numbers with is_sfa, or 2 without, got {tuple(recipe)} and is_sfa = {is_sfa}"
         )
     rows = recipe[0] if is_sfa is not False else recipe[1]
-    if sf.dtype != torch.float32 or recipe[-1] != BLOCK or rows not in (1, BLOCK):
+    if sf.dtype != torch.float32 or recipe[-1] != SCALE_BLOCK or rows not in (1, SCALE_BLOCK):
         raise UnsupportedError(
             f"sf: expected torch.float32 scales of 1x128 or 128x128 blocks on SM90, got {sf.dtype} with {tuple(recipe)}"
         )
     groups = () if num_groups is None else (num_groups,)
-    expected = (*groups, ceil_div(mn, rows), ceil_div(k, BLOCK))
+    expected = (*groups, ceil_div(mn, rows), ceil_div(k, SCALE_BLOCK))
     if sf.shape != expected:
         raise RefusedError(f"sf: expected shape {expected}, got {tuple(sf.shape)}")
     if rows == 1:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.kernels import dispatch, nearest
+from fp8gemm.kernels import loaded, nearest
 from fp8gemm.products import dense, operands, plans
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import is_mn_major
@@ -70,8 +70,8 @@ class Gpu:
         for module in (dense, plans):
             monkeypatch.setattr(module, "device_chip", lambda index: named_chip("h200"))
         monkeypatch.setattr(plans, "build_many", lambda requests: self.built.extend(r.label for r in requests))
-        monkeypatch.setattr(dispatch, "_kernels", {})
-        monkeypatch.setattr(dispatch, "load_kernel", self.load)
+        monkeypatch.setattr(loaded, "_kernels", {})
+        monkeypatch.setattr(loaded, "load_kernel", self.load)
         monkeypatch.setattr(dense, "on_device", lambda index: nullcontext())
         monkeypatch.setattr(dense, "current_stream", lambda index: 17)
 
@@ -127,12 +127,12 @@ def test_a_plan_stays_batch_invariant(case: cases.Case, gpu: Gpu) -> None:
 
 def test_why_a_config_was_chosen_does_not_name_a_kernel(gpu: Gpu) -> None:
     chip = named_chip("h200")
-    found = dispatch.kernel_for(Problem(M, N, K), chip, 0)
+    found = loaded.kernel_for(Problem(M, N, K), chip, 0)
     best = Problem(M, N, K, batch_invariant=True)
-    again = dispatch.kernel_for(best, chip, 0)
+    again = loaded.kernel_for(best, chip, 0)
     assert (found is again) == (found.config == ranked_configs(best, chip)[0])
-    assert dispatch.kernel_for(Problem(M - 1, N, K), chip, 0) is found
-    assert dispatch.kernel_for(Problem(M, N, K), chip, 1) is not found
+    assert loaded.kernel_for(Problem(M - 1, N, K), chip, 0) is found
+    assert loaded.kernel_for(Problem(M, N, K), chip, 1) is not found
 
 
 def test_a_tuned_table_decides_where_it_is_in_force(case: cases.Case, gpu: Gpu, tmp_path: Path) -> None:
