@@ -1,17 +1,17 @@
-"""Every GEMM family by its problems and configs: what is built, loaded and chosen from for each."""
+"""Every GEMM family by its problems and configs: what is built, loaded and chosen from for each.
+
+What only groups need is imported when they come, because a process's first product is to come soon.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import dense, grouped, swap_ab
+from fp8gemm.kernels import dense, swap_ab
 from fp8gemm.kernels.gemm import SingleKernel
-from fp8gemm.kernels.grouped import GroupedKernel
-from fp8gemm.tuning.grouped import ranked_grouped
-from fp8gemm.tuning.grouped_config import grouped_shared_bytes
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem
@@ -20,12 +20,17 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab import shared_bytes as swap_ab_shared_bytes
 from fp8gemm.tuning.table import Tables
 
-AnyKernel = SingleKernel | GroupedKernel
+if TYPE_CHECKING:
+    from fp8gemm.kernels.grouped import GroupedKernel
+
+    AnyKernel = SingleKernel | GroupedKernel
 
 
 def kernel_request(problem: AnyProblem, config: Config) -> KernelRequest:
     """What the JIT must build for a problem under a config. M does not matter: it is a run-time argument."""
     if isinstance(problem, GroupedProblem):
+        from fp8gemm.kernels import grouped
+
         return grouped.kernel_request(problem, config)
     if isinstance(config, SwapAbConfig):
         return swap_ab.kernel_request(problem, config)
@@ -35,6 +40,8 @@ def kernel_request(problem: AnyProblem, config: Config) -> KernelRequest:
 def shared_bytes(problem: AnyProblem, config: Config) -> int:
     """Shared memory of a CTA."""
     if isinstance(problem, GroupedProblem):
+        from fp8gemm.tuning.grouped_config import grouped_shared_bytes
+
         return grouped_shared_bytes(problem, config)
     if isinstance(config, SwapAbConfig):
         return swap_ab_shared_bytes(config, problem.k)
@@ -51,6 +58,8 @@ def kind_of(problem: AnyProblem) -> AnyProblem:
 def ranked(problem: AnyProblem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Every legal config, best first. All of them are right for every M. Tables know single products alone."""
     if isinstance(problem, GroupedProblem):
+        from fp8gemm.tuning.grouped import ranked_grouped
+
         return ranked_grouped(problem, chip)
     return ranked_configs(problem, chip, tables)
 
@@ -106,6 +115,8 @@ def load_kernel(
         "programmatic": programmatic,
     }
     if isinstance(problem, GroupedProblem):
+        from fp8gemm.kernels.grouped import GroupedKernel
+
         return GroupedKernel(problem, config, num_sms=num_sms, limited=limited, **options)
     if isinstance(config, SwapAbConfig):
         return swap_ab.SwapAbKernel(problem, config, **options)

@@ -1,25 +1,31 @@
-"""From a problem or a quantiser to its kernel, loaded on a GPU: the one place that keeps loaded kernels."""
+"""From a problem or a quantiser to its kernel, loaded on a GPU: the one place that keeps loaded kernels.
+
+Modules that not every product needs are imported where they are, because a process's first product is to come soon.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fp8gemm import settings
 from fp8gemm.driver.device import hopper_info
 from fp8gemm.errors import CacheMissError
-from fp8gemm.kernels.catalogue import AnyKernel, candidates, kernel_request, kind_of, load_kernel, ranked
+from fp8gemm.kernels.catalogue import candidates, kernel_request, kind_of, load_kernel, ranked
 from fp8gemm.kernels.gemm import SingleKernel
-from fp8gemm.kernels.group_ranges import GroupRangesKernel
-from fp8gemm.kernels.grouped import GroupedKernel
 from fp8gemm.kernels.hints import naming_the_warmup, warmup_of, warmup_of_quantizer
-from fp8gemm.kernels.quantize import QuantizeKernel, Quantizer
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.table import Tables, tables_in_force
+
+if TYPE_CHECKING:
+    from fp8gemm.kernels.catalogue import AnyKernel
+    from fp8gemm.kernels.group_ranges import GroupRangesKernel
+    from fp8gemm.kernels.grouped import GroupedKernel
+    from fp8gemm.kernels.quantize import QuantizeKernel, Quantizer
 
 _Kernel = TypeVar("_Kernel")
 _GemmKey = tuple[AnyProblem, Config, int, Chip, bool]
@@ -40,7 +46,7 @@ def kernel_for(problem: AnyProblem, chip: Chip, device_index: int) -> AnyKernel:
     """
     in_force = settings.current()
     if in_force.record is not None:
-        from fp8gemm.kernels.recording import record_problem  # here, because a process's first product is to come soon
+        from fp8gemm.kernels.recording import record_problem
 
         record_problem(in_force.record, problem)
     key = _best(problem, chip, device_index, in_force.pdl, tables_in_force())
@@ -77,6 +83,8 @@ def quantizer_for(quantizer: Quantizer, device_index: int) -> QuantizeKernel:
         from fp8gemm.kernels.recording import record_quantizer
 
         record_quantizer(in_force.record, request.family, dict(request.config))
+    from fp8gemm.kernels.quantize import QuantizeKernel
+
     allowed, programmatic = in_force.jit == "compile", in_force.pdl
     return _loaded(
         key,
@@ -91,10 +99,12 @@ def group_ranges_for(problem: AnyProblem, device_index: int) -> GroupRangesKerne
     Raises:
         CacheMissError, CompileError, DriverError: it could not be found, built or loaded.
     """
+    from fp8gemm.kernels.group_ranges import GroupRangesKernel
+
     in_force = settings.current()
     allowed, programmatic = in_force.jit == "compile", in_force.pdl
     return _loaded(
-        (GroupRangesKernel, device_index, programmatic),
+        ("group ranges", device_index, programmatic),
         lambda: GroupRangesKernel(device_index=device_index, allow_compile=allowed, programmatic=programmatic),
         lambda: warmup_of(problem, device_chip(device_index)),
     )
@@ -146,7 +156,7 @@ def _key(problem: AnyProblem, config: Config, chip: Chip, device_index: int, pro
 
 
 def _nearest_config(problem: AnyProblem, chip: Chip, device_index: int) -> Config | None:
-    from fp8gemm.kernels.nearest import nearest_config  # here, because only this policy needs it
+    from fp8gemm.kernels.nearest import nearest_config
 
     return nearest_config(
         problem,

@@ -22,7 +22,8 @@ from fp8gemm.tuning.problem import Problem, Scaling
 
 _OPERANDS = "a scales_a b scales_b c? bias? out?"
 
-_calls = RepeatedCalls(256)
+_calls, _calls_of_operators = RepeatedCalls(256), RepeatedCalls(256)
+"""Apart, because operators are also given tensors that are more than memory, which `gemm` has to send to them."""
 
 
 def gemm(
@@ -84,7 +85,7 @@ def gemm(
         return done
     if goes_to_operator(_OPERANDS, a, scales_a, b, scales_b, c, bias, out):
         return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
-    return _multiply(key, made, a, scales_a, b, scales_b, c, bias, out, options)
+    return _multiply(_calls, key, made, a, scales_a, b, scales_b, c, bias, out, options)
 
 
 def multiply(
@@ -102,11 +103,14 @@ def multiply(
     """`gemm` of tensors with memory, traced by nobody: what its operators compute."""
     options = out_dtype, batch_invariant, static_weights
     key = key_of_call(options, a, scales_a, b, scales_b, c, bias, out)
-    done, made = _calls.repeat(key, out)
-    return _multiply(key, made, a, scales_a, b, scales_b, c, bias, out, options) if done is None else done
+    done, made = _calls_of_operators.repeat(key, out)
+    if done is not None:
+        return done
+    return _multiply(_calls_of_operators, key, made, a, scales_a, b, scales_b, c, bias, out, options)
 
 
 def _multiply(
+    calls: RepeatedCalls,
     key: Key | None,
     made: Tensor | None,
     a: Tensor,
@@ -141,7 +145,7 @@ def _multiply(
     kernel = kernel_for(problem, device_chip(index), index)
     bound = launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static_weights)
     if bound is not None:
-        _calls.keep(key, out, bound, given=given)
+        calls.keep(key, out, bound, given=given)
     return out
 
 

@@ -87,6 +87,13 @@ def test_import_loads_nothing_heavy_and_touches_no_gpu(imports: list[dict[str, A
     assert not {"fp8gemm.products.dense", "fp8gemm.jit.build", "fp8gemm.tuning.select"} & set(imports[0]["modules"])
 
 
+def test_the_first_product_imports_few_modules_of_ours() -> None:
+    """Each takes 0.2 to 0.5 ms, and a process's first product is to come within 50 ms."""
+    ours = [name for name in look("fp8gemm.gemm")["modules"] if name.split(".")[0] == "fp8gemm"]
+    assert "fp8gemm.products.dense" in ours and "fp8gemm.kernels.loaded" in ours
+    assert len(ours) <= 64, ours
+
+
 def test_nor_does_a_question_that_needs_no_gpu() -> None:
     assert_light(
         look("fp8gemm.select(64, 7168, 2048); fp8gemm.enumerate_configs(7168, 2048, 4096); fp8gemm.include_dir()")

@@ -169,3 +169,26 @@ def test_a_plan_whose_weight_has_another_n_at_the_same_place(
     plan.b, plan.scales_b = b[:128], scales_b[:1]
     made = plan(a.as_subclass(OnGpu), scales_a)
     assert same_bits(made, gemm_reference(a, scales_a, plan.b, plan.scales_b))
+
+
+class More(OnGpu):
+    """More than memory, for all that anybody knows."""
+
+
+def test_what_operators_were_called_with_is_no_call_that_was_made_before(
+    allocated: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.signed(M, N, K, seed=1)
+    a, scales_a, b, scales_b = case.operands
+    Kernel.product = gemm_reference(*case.operands)
+    out, more = torch.empty(M, N, dtype=BF16), a.as_subclass(More)
+    traced: list[str] = []
+    real = dense._traced
+    monkeypatch.setattr(dense, "_traced", lambda *terms: traced.append("to the operator") or real(*terms))
+    monkeypatch.setattr(dense, "_calls_of_operators", RepeatedCalls(8))
+    for _ in range(3):
+        dense.multiply(more, scales_a, b, scales_b, None, None, out, BF16, None, False)
+    assert ["bound", *["launched"] * 3] == NOTES
+    for count in range(1, 4):
+        fp8gemm.gemm(more, scales_a, b, scales_b, out=out)
+        assert len(traced) == count

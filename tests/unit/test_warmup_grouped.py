@@ -22,7 +22,7 @@ from fp8gemm.ahead.kernels import Demand, demand
 from fp8gemm.ahead.models import demand_of_model
 from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError, InputError
-from fp8gemm.kernels import loaded
+from fp8gemm.kernels import group_ranges, loaded
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
 from fp8gemm.kernels.grouped import kernel_request
 from fp8gemm.kernels.hints import warmup_of_grouped
@@ -167,7 +167,7 @@ def test_a_miss_names_the_command_and_a_recording_has_the_product(
 def test_a_miss_of_the_ranges_of_indices_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = torch.zeros(4, 4096, 2048, dtype=torch.float8_e4m3fn)
     monkeypatch.setattr(loaded, "_kernels", {})
-    monkeypatch.setattr(loaded, "GroupRangesKernel", Missing)
+    monkeypatch.setattr(group_ranges, "GroupRangesKernel", Missing)
     monkeypatch.setattr(loaded, "device_chip", lambda index: H200)
     with settings.scope(jit="error"), pytest.raises(CacheMissError) as caught:
         grouped_products._find_ranges(torch.zeros(3, dtype=torch.int32), weights)
