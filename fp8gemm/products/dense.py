@@ -15,12 +15,17 @@ from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.kernels.gemm import SingleKernel
 from fp8gemm.kernels.loaded import device_chip, kernel_for
-from fp8gemm.products import operands
+from fp8gemm.products import operands as layout
 from fp8gemm.products.calls import Key, RepeatedCalls, key_of_call
 from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.tuning.problem import Problem, Scaling
 
-_OPERANDS = "a scales_a b scales_b c? bias? out?"
+_NAMES = "a scales_a b scales_b c? bias? out?"
+
+Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+"""As `_NAMES` has them."""
+Options = tuple[torch.dtype, bool | None, bool]
+"""out_dtype, batch_invariant, static_weights."""
 
 _calls, _calls_of_operators = RepeatedCalls(256), RepeatedCalls(256)
 """Apart, because operators are also given tensors that are more than memory, which `gemm` has to send to them."""
@@ -76,62 +81,40 @@ def gemm(
     """
     if out_dtype is None:
         out_dtype = getattr(out, "dtype", torch.bfloat16)
-    if is_dynamo_compiling():
-        return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
+    operands = a, scales_a, b, scales_b, c, bias, out
     options = out_dtype, batch_invariant, static_weights
-    key = key_of_call(options, a, scales_a, b, scales_b, c, bias, out)
+    if is_dynamo_compiling():
+        return _traced(operands, options)
+    key = key_of_call(options, *operands)
     done, made = _calls.repeat(key, out)
     if done is not None:
         return done
-    if goes_to_operator(_OPERANDS, a, scales_a, b, scales_b, c, bias, out):
-        return _traced(a, scales_a, b, scales_b, c, bias, out, out_dtype, batch_invariant, static_weights)
-    return _multiply(_calls, key, made, a, scales_a, b, scales_b, c, bias, out, options)
+    if goes_to_operator(_NAMES, *operands):
+        return _traced(operands, options)
+    return _multiply(_calls, key, made, operands, options)
 
 
-def multiply(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    c: Tensor | None,
-    bias: Tensor | None,
-    out: Tensor | None,
-    out_dtype: torch.dtype,
-    batch_invariant: bool | None,
-    static_weights: bool,
-) -> Tensor:
+def multiply(operands: Operands, options: Options) -> Tensor:
     """`gemm` of tensors with memory, traced by nobody: what its operators compute."""
-    options = out_dtype, batch_invariant, static_weights
-    key = key_of_call(options, a, scales_a, b, scales_b, c, bias, out)
-    done, made = _calls_of_operators.repeat(key, out)
-    if done is not None:
-        return done
-    return _multiply(_calls_of_operators, key, made, a, scales_a, b, scales_b, c, bias, out, options)
+    key = key_of_call(options, *operands)
+    done, made = _calls_of_operators.repeat(key, operands[-1])
+    return _multiply(_calls_of_operators, key, made, operands, options) if done is None else done
 
 
 def _multiply(
-    calls: RepeatedCalls,
-    key: Key | None,
-    made: Tensor | None,
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    c: Tensor | None,
-    bias: Tensor | None,
-    out: Tensor | None,
-    options: tuple[torch.dtype, bool | None, bool],
+    calls: RepeatedCalls, key: Key | None, made: Tensor | None, operands: Operands, options: Options
 ) -> Tensor:
     """A call from its checks on; ``made`` is memory for its output, if there is some already."""
+    a, scales_a, b, scales_b, c, bias, out = operands
     out_dtype, batch_invariant, static_weights = options
-    terms = check_product(a, scales_a, b, scales_b, c, bias, out, out_dtype)
+    terms = check_product(*operands, out_dtype)
     memory.check_addresses(a=a, scales_a=scales_a, b=b, scales_b=scales_b, c=c, bias=bias, out=out)
     given = out is not None
     if out is None:
         out = torch.empty((a.shape[0], b.shape[0]), dtype=out_dtype, device=a.device) if made is None else made
     else:
         memory.check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, bias=bias)
-    if operands.uses_reference(a):
+    if layout.uses_reference(a):
         from fp8gemm.reference import gemm_reference  # here, because the first product on a GPU does without
 
         return out.copy_(gemm_reference(a, scales_a, b, scales_b, c=c, bias=bias, out_dtype=out_dtype))
@@ -139,13 +122,25 @@ def _multiply(
         return out
     if batch_invariant is None:
         batch_invariant = settings.current().batch_invariant
-    store, index = operands.store_kind(out, c), a.device.index
+    store, index = layout.store_kind(out, c), a.device.index
     m, (n, k) = a.shape[0], b.shape
     problem = Problem(m, n, k, terms.output, store, terms.scaling, terms.c, terms.bias, batch_invariant, static_weights)
     kernel = kernel_for(problem, device_chip(index), index)
     bound = launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static_weights)
     if bound is not None:
         calls.keep(key, out, bound, given=given)
+    return out
+
+
+def _traced(operands: Operands, options: Options) -> Tensor:
+    """`gemm` as a node of a graph that is being traced."""
+    *terms, out = operands
+    out_dtype, batch_invariant, static_weights = options
+    output_type(out_dtype)
+    if out is None:
+        product: Tensor = torch.ops.fp8gemm.gemm(*terms, out_dtype, batch_invariant, static_weights)
+        return product
+    torch.ops.fp8gemm.gemm_out(*terms, batch_invariant, static_weights, out=out)
     return out
 
 
@@ -167,8 +162,8 @@ def launch(
         The launch, which may be repeated on that stream as long as operands lie where they are; None if scales had to
         be copied for it.
     """
-    read_a = operands.tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
-    read_b = operands.tma_scales(scales_b) if kernel.problem.scaling is Scaling.ROW else scales_b
+    read_a = layout.tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
+    read_b = layout.tma_scales(scales_b) if kernel.problem.scaling is Scaling.ROW else scales_b
     index = a.device.index
     with on_device(index):
         bound = kernel.bind(
@@ -176,25 +171,3 @@ def launch(
         )
         bound()
     return bound if read_a is scales_a and read_b is scales_b else None
-
-
-def _traced(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    c: Tensor | None,
-    bias: Tensor | None,
-    out: Tensor | None,
-    out_dtype: torch.dtype,
-    batch_invariant: bool | None,
-    static_weights: bool,
-) -> Tensor:
-    """`gemm` as a node of a graph that is being traced."""
-    output_type(out_dtype)
-    terms = (a, scales_a, b, scales_b, c, bias)
-    if out is None:
-        product: Tensor = torch.ops.fp8gemm.gemm(*terms, out_dtype, batch_invariant, static_weights)
-        return product
-    torch.ops.fp8gemm.gemm_out(*terms, batch_invariant, static_weights, out=out)
-    return out

@@ -58,17 +58,15 @@ def gemm_grouped(
     """
     if out_dtype is None:
         out_dtype = getattr(out, "dtype", torch.bfloat16)
-    if goes_to_operator(
-        "a scales_a b scales_b indices? offsets? out?", a, scales_a, b, scales_b, indices, offsets, out
-    ):
-        output_type(out_dtype)
-        terms = (a, scales_a, b, scales_b, indices, offsets)
-        if out is None:
-            product: Tensor = torch.ops.fp8gemm.gemm_grouped(*terms, out_dtype, expected_m, batch_invariant)
-            return product
-        torch.ops.fp8gemm.gemm_grouped_out(*terms, expected_m, batch_invariant, out=out)
-        return out
-    return multiply_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m, batch_invariant)
+    operands, options = (a, scales_a, b, scales_b, indices, offsets, out), (out_dtype, expected_m, batch_invariant)
+    if not goes_to_operator("a scales_a b scales_b indices? offsets? out?", *operands):
+        return multiply_grouped(operands, options)
+    output_type(out_dtype)
+    if out is None:
+        product: Tensor = torch.ops.fp8gemm.gemm_grouped(*operands[:-1], *options)
+        return product
+    torch.ops.fp8gemm.gemm_grouped_out(*operands[:-1], expected_m, batch_invariant, out=out)
+    return out
 
 
 def gemm_masked(
@@ -108,15 +106,15 @@ def gemm_masked(
     """
     if out_dtype is None:
         out_dtype = getattr(out, "dtype", torch.bfloat16)
-    if goes_to_operator("a scales_a b scales_b counts out?", a, scales_a, b, scales_b, counts, out):
-        output_type(out_dtype)
-        terms = (a, scales_a, b, scales_b, counts)
-        if out is None:
-            product: Tensor = torch.ops.fp8gemm.gemm_masked(*terms, out_dtype, expected_m, batch_invariant)
-            return product
-        torch.ops.fp8gemm.gemm_masked_out(*terms, expected_m, batch_invariant, out=out)
-        return out
-    return multiply_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m, batch_invariant)
+    operands, options = (a, scales_a, b, scales_b, counts, out), (out_dtype, expected_m, batch_invariant)
+    if not goes_to_operator("a scales_a b scales_b counts out?", *operands):
+        return multiply_masked(operands, options)
+    output_type(out_dtype)
+    if out is None:
+        product: Tensor = torch.ops.fp8gemm.gemm_masked(*operands[:-1], *options)
+        return product
+    torch.ops.fp8gemm.gemm_masked_out(*operands[:-1], expected_m, batch_invariant, out=out)
+    return out
 
 
 def gemm_k_grouped(
@@ -151,10 +149,11 @@ def gemm_k_grouped(
             the GPU, also offsets that are not.
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
-    if goes_to_operator("a scales_a b scales_b offsets c? out?", a, scales_a, b, scales_b, offsets, c, out):
-        if out is None:
-            product: Tensor = torch.ops.fp8gemm.gemm_k_grouped(a, scales_a, b, scales_b, offsets, c)
-            return product
-        torch.ops.fp8gemm.gemm_k_grouped_out(a, scales_a, b, scales_b, offsets, c, out=out)
-        return out
-    return multiply_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
+    operands = a, scales_a, b, scales_b, offsets, c, out
+    if not goes_to_operator("a scales_a b scales_b offsets c? out?", *operands):
+        return multiply_k_grouped(operands)
+    if out is None:
+        product: Tensor = torch.ops.fp8gemm.gemm_k_grouped(*operands[:-1])
+        return product
+    torch.ops.fp8gemm.gemm_k_grouped_out(*operands[:-1], out=out)
+    return out

@@ -15,7 +15,7 @@ from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
 from fp8gemm.kernels.loaded import device_chip, group_ranges_for, kernel_for
-from fp8gemm.products import operands
+from fp8gemm.products import operands as layout
 from fp8gemm.products.calls import Key, RepeatedCalls, key_of_call
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping
@@ -24,37 +24,36 @@ _grouped, _masked, _k_grouped, _searches = RepeatedCalls(256), RepeatedCalls(256
 _problem = lru_cache(maxsize=4096)(GroupedProblem)
 
 
-def multiply_grouped(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    indices: Tensor | None,
-    offsets: Tensor | None,
-    out: Tensor | None,
-    out_dtype: torch.dtype,
-    expected_m: int | None,
-    batch_invariant: bool | None,
-) -> Tensor:
+Options = tuple[torch.dtype, int | None, bool | None]
+"""out_dtype, expected_m, batch_invariant."""
+RowsOperands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+"""a, scales_a, b, scales_b, indices, offsets, out."""
+MaskedOperands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]
+"""a, scales_a, b, scales_b, counts, out."""
+ColumnsOperands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+"""a, scales_a, b, scales_b, offsets, c, out."""
+
+
+def multiply_grouped(operands: RowsOperands, options: Options) -> Tensor:
     """`fp8gemm.gemm_grouped` from its checks on."""
-    options = out_dtype, expected_m, batch_invariant
-    key = _key(options, a, scales_a, b, scales_b, indices, offsets, out)
+    a, scales_a, b, scales_b, indices, offsets, out = operands
+    out_dtype, expected_m, batch_invariant = options
+    key = _key(options, *operands)
     done, made = _grouped.repeat(key, out)
     if done is not None:
         return done
     if not _grouped.knows(key):
-        check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m)
+        check_grouped(*operands, out_dtype, expected_m)
         _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, indices=indices, offsets=offsets)
         if settings.current().check_groups:
             from fp8gemm.checks.group_values import check_rows
 
             check_rows(a.shape[0], b.shape[0], indices, offsets)
     m, (groups, n, k) = a.shape[0], b.shape
-    by_reference = operands.uses_reference(a)
+    by_reference = layout.uses_reference(a)
     if indices is not None and m and not by_reference:
         _grouped.note(key)
-        offsets = _find_ranges(indices, b)
-        return multiply_grouped(a, scales_a, b, scales_b, None, offsets, out, out_dtype, expected_m, batch_invariant)
+        return multiply_grouped((a, scales_a, b, scales_b, None, _find_ranges(indices, b), out), options)
     given = out is not None
     if out is None:
         out = torch.empty((m, n), dtype=out_dtype, device=a.device) if made is None else made
@@ -70,7 +69,7 @@ def multiply_grouped(
     kernel = _kernel(Grouping.CONTIGUOUS, groups, rows, n, k, out, batch_invariant=batch_invariant)
     ranges = _int32(offsets)
     begins, ends = _addresses(ranges, groups)
-    read_a = operands.tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
+    read_a = layout.tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
     of_all = GroupedOperands(a, read_a, b.flatten(0, 1), scales_b, out, begins, ends, m, m * n * k)
     bound = _launch(kernel, of_all)
     if read_a is scales_a and ranges is offsets:
@@ -78,24 +77,16 @@ def multiply_grouped(
     return out
 
 
-def multiply_masked(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    counts: Tensor,
-    out: Tensor | None,
-    out_dtype: torch.dtype,
-    expected_m: int | None,
-    batch_invariant: bool | None,
-) -> Tensor:
+def multiply_masked(operands: MaskedOperands, options: Options) -> Tensor:
     """`fp8gemm.gemm_masked` from its checks on."""
-    key = _key((out_dtype, expected_m, batch_invariant), a, scales_a, b, scales_b, counts, out)
+    a, scales_a, b, scales_b, counts, out = operands
+    out_dtype, expected_m, batch_invariant = options
+    key = _key(options, *operands)
     done, made = _masked.repeat(key, out)
     if done is not None:
         return done
     if not _masked.knows(key):
-        check_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m)
+        check_masked(*operands, out_dtype, expected_m)
         _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, counts=counts)
         if settings.current().check_groups:
             from fp8gemm.checks.group_values import check_counts
@@ -104,19 +95,19 @@ def multiply_masked(
     (groups, n, k), max_m, given = b.shape, a.shape[1], out is not None
     if out is None:
         out = torch.empty((groups, max_m, n), dtype=out_dtype, device=a.device) if made is None else made
-    if operands.uses_reference(a):
+    if layout.uses_reference(a):
         from fp8gemm.reference import gemm_masked_reference
 
         return gemm_masked_reference(a, scales_a, b, scales_b, counts, out=out, out_dtype=out_dtype)
     if not max_m:
         return out
     rows = min(max_m if expected_m is None else expected_m, max_m)
-    rows_of_out = operands.rows_of_groups(out)
+    rows_of_out = layout.rows_of_groups(out)
     kernel = _kernel(Grouping.MASKED, groups, rows, n, k, rows_of_out, batch_invariant=batch_invariant)
     read_counts = _int32(counts)
-    read_a = operands.tma_scales_of_groups(scales_a) if kernel.reads_scales_by_tma else scales_a
+    read_a = layout.tma_scales_of_groups(scales_a) if kernel.reads_scales_by_tma else scales_a
     of_all = GroupedOperands(
-        operands.rows_of_groups(a),
+        layout.rows_of_groups(a),
         read_a,
         b.flatten(0, 1),
         scales_b,
@@ -132,22 +123,15 @@ def multiply_masked(
     return out
 
 
-def multiply_k_grouped(
-    a: Tensor,
-    scales_a: Tensor,
-    b: Tensor,
-    scales_b: Tensor,
-    offsets: Tensor,
-    c: Tensor | None,
-    out: Tensor | None,
-) -> Tensor:
+def multiply_k_grouped(operands: ColumnsOperands) -> Tensor:
     """`fp8gemm.gemm_k_grouped` from its checks on."""
+    a, scales_a, b, scales_b, offsets, c, out = operands
     is_launch_alone = c is None or c is out  # no C is copied for it
-    key = _key((), a, scales_a, b, scales_b, offsets, c, out) if is_launch_alone else None
+    key = _key((), *operands) if is_launch_alone else None
     done, made = _k_grouped.repeat(key, out)
     if done is not None:
         return done
-    shape = check_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
+    shape = check_k_grouped(*operands)
     _check_memory(out, c, a=a, scales_a=scales_a, b=b, scales_b=scales_b, offsets=offsets)
     if settings.current().check_groups:
         from fp8gemm.checks.group_values import check_columns
@@ -156,19 +140,19 @@ def multiply_k_grouped(
     given = out is not None
     if out is None:
         out = torch.empty(shape, dtype=torch.float32, device=a.device) if made is None else made
-    if operands.uses_reference(a):
+    if layout.uses_reference(a):
         from fp8gemm.reference import gemm_k_grouped_reference
 
         return gemm_k_grouped_reference(a, scales_a, b, scales_b, offsets, c=c, out=out)
     if c is not None and c is not out:
         out.copy_(c)  # where it is the same memory, nothing changes
     groups, m, n = shape
-    rows_of_out = operands.rows_of_groups(out)
+    rows_of_out = layout.rows_of_groups(out)
     added = Addend.NONE if c is None else Addend.FLOAT32
     kernel = _kernel(Grouping.COLUMNS, groups, m, n, NOMINAL_K, rows_of_out, c=added, batch_invariant=False)
     ranges = _int32(offsets)
     begins, ends = _addresses(ranges, groups)
-    read_a, read_b = operands.tma_scales(scales_a), operands.tma_scales(scales_b)
+    read_a, read_b = layout.tma_scales(scales_a), layout.tma_scales(scales_b)
     of_all = GroupedOperands(a, read_a, b, read_b, rows_of_out, begins, ends, m, m * n * a.shape[1])
     bound = _launch(kernel, of_all)
     if read_a is scales_a and read_b is scales_b and ranges is offsets:
@@ -201,7 +185,7 @@ def _kernel(
     """The kernel for an output whose rows are (rows, N); C, if there is one, is in it already."""
     if batch_invariant is None:
         batch_invariant = settings.current().batch_invariant
-    store = operands.store_kind(rows_of_out, None if c is Addend.NONE else rows_of_out)
+    store = layout.store_kind(rows_of_out, None if c is Addend.NONE else rows_of_out)
     problem = _problem(grouping, groups, m, n, k, output_type(rows_of_out.dtype), store, c, batch_invariant)
     index = rows_of_out.device.index
     return kernel_for(problem, device_chip(index), index)

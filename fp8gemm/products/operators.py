@@ -37,40 +37,40 @@ def _quantize() -> Any:
 
 def _gemm(*args: Any) -> Any:
     *operands, out_dtype, batch_invariant, static_weights = args
-    return _dense().multiply(*operands, None, out_dtype, batch_invariant, static_weights)
+    return _dense().multiply((*operands, None), (out_dtype, batch_invariant, static_weights))
 
 
 def _gemm_out(*args: Any, out: Tensor) -> None:
     *operands, batch_invariant, static_weights = args
-    _dense().multiply(*operands, out, out.dtype, batch_invariant, static_weights)
+    _dense().multiply((*operands, out), (out.dtype, batch_invariant, static_weights))
 
 
 def _gemm_grouped(*args: Any) -> Any:
     *operands, out_dtype, expected_m, batch_invariant = args
-    return _grouped().multiply_grouped(*operands, None, out_dtype, expected_m, batch_invariant)
+    return _grouped().multiply_grouped((*operands, None), (out_dtype, expected_m, batch_invariant))
 
 
 def _gemm_grouped_out(*args: Any, out: Tensor) -> None:
     *operands, expected_m, batch_invariant = args
-    _grouped().multiply_grouped(*operands, out, out.dtype, expected_m, batch_invariant)
+    _grouped().multiply_grouped((*operands, out), (out.dtype, expected_m, batch_invariant))
 
 
 def _gemm_masked(*args: Any) -> Any:
     *operands, out_dtype, expected_m, batch_invariant = args
-    return _grouped().multiply_masked(*operands, None, out_dtype, expected_m, batch_invariant)
+    return _grouped().multiply_masked((*operands, None), (out_dtype, expected_m, batch_invariant))
 
 
 def _gemm_masked_out(*args: Any, out: Tensor) -> None:
     *operands, expected_m, batch_invariant = args
-    _grouped().multiply_masked(*operands, out, out.dtype, expected_m, batch_invariant)
+    _grouped().multiply_masked((*operands, out), (out.dtype, expected_m, batch_invariant))
 
 
 def _gemm_k_grouped(*args: Any) -> Any:
-    return _grouped().multiply_k_grouped(*args, None)
+    return _grouped().multiply_k_grouped((*args, None))
 
 
 def _gemm_k_grouped_out(*args: Any, out: Tensor) -> None:
-    _grouped().multiply_k_grouped(*args, out)
+    _grouped().multiply_k_grouped((*args, out))
 
 
 register(

@@ -116,17 +116,17 @@ NARROW = on_gpu(REAL_CODES)
 ROOM = on_gpu(torch.zeros(2, 4, 32).to(E4M3))
 OF_GROUPS = None, None
 UNCHECKED: dict[str, Callable[[], Any]] = {
-    "gemm": lambda: dense.multiply(WIDE, ROWS, NARROW, ROWS, None, None, None, BF16, None, False),
+    "gemm": lambda: dense.multiply((WIDE, ROWS, NARROW, ROWS, None, None, None), (BF16, None, False)),
     "gemm of a dtype by name": lambda: dense.multiply(
-        NARROW, ROWS, NARROW, ROWS, None, None, None, "half", None, False
+        (NARROW, ROWS, NARROW, ROWS, None, None, None), ("half", None, False)
     ),
     "grouped": lambda: grouped_products.multiply_grouped(
-        WIDE, ROWS, on_gpu(GROUP[0]), GROUP[1], None, OFFSETS, None, BF16, *OF_GROUPS
+        (WIDE, ROWS, on_gpu(GROUP[0]), GROUP[1], None, OFFSETS, None), (BF16, *OF_GROUPS)
     ),
     "masked": lambda: grouped_products.multiply_masked(
-        ROOM, ROWS, on_gpu(GROUP[0]), GROUP[1], OFFSETS[:2], None, BF16, *OF_GROUPS
+        (ROOM, ROWS, on_gpu(GROUP[0]), GROUP[1], OFFSETS[:2], None), (BF16, *OF_GROUPS)
     ),
-    "k_grouped": lambda: grouped_products.multiply_k_grouped(WIDE, ROWS, NARROW, ROWS, OFFSETS, None, None),
+    "k_grouped": lambda: grouped_products.multiply_k_grouped((WIDE, ROWS, NARROW, ROWS, OFFSETS, None, None)),
 }
 
 

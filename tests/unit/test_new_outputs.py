@@ -187,7 +187,7 @@ def test_what_operators_were_called_with_is_no_call_that_was_made_before(
     monkeypatch.setattr(dense, "_traced", lambda *terms: traced.append("to the operator") or real(*terms))
     monkeypatch.setattr(dense, "_calls_of_operators", RepeatedCalls(8))
     for _ in range(3):
-        dense.multiply(more, scales_a, b, scales_b, None, None, out, BF16, None, False)
+        dense.multiply((more, scales_a, b, scales_b, None, None, out), (BF16, None, False))
     assert ["bound", *["launched"] * 3] == NOTES
     for count in range(1, 4):
         fp8gemm.gemm(more, scales_a, b, scales_b, out=out)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
 import torch
 from torch import Tensor
 
@@ -61,6 +65,43 @@ def transposed(name: str, value: Pair) -> Pair:
     if codes.dim() < 2 or scales.dim() < 2:
         raise RefusedError(f"{name}: expected matrices, got shapes {tuple(codes.shape)} and {tuple(scales.shape)}")
     return codes.mT, scales.mT
+
+
+_P = ParamSpec("_P")
+_Product = Callable[Concatenate[Pair, Pair, _P], None]
+
+
+def of_transposed(
+    product: _Product[_P], name: str, given: str, operands: str, *, without: str = "", **defaults: object
+) -> _Product[_P]:
+    """A product of operands that are given with their last two dimensions exchanged.
+
+    Args:
+        product: of operands that are given as (rows, K).
+        name: of the new one.
+        given: how it is given them.
+        operands: which of "ab" those are.
+        without: a parameter that the new one lacks.
+        defaults: of parameters that have others.
+    """
+
+    def transposing(a: Pair, b: Pair, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if without in kwargs:
+            raise TypeError(f"{name}() got an unexpected keyword argument {without!r}")
+        a, b = transposed("a", a) if "a" in operands else a, transposed("b", b) if "b" in operands else b
+        product(a, b, *args, **kwargs)
+
+    of_all = inspect.signature(product)
+    parameters = [each for each in of_all.parameters.values() if each.name != without]
+    parameters = [each.replace(default=defaults.get(each.name, each.default)) for each in parameters]
+    signature = of_all.replace(parameters=parameters)
+    transposing.__name__ = transposing.__qualname__ = name
+    transposing.__module__, transposing.__doc__ = (
+        product.__module__,
+        (f"`{product.__name__}`; {given}, K contiguous, as SM90 needs it."),
+    )
+    transposing.__signature__ = signature  # type: ignore[attr-defined]
+    return transposing  # type: ignore[return-value]  # its operands may be named
 
 
 def scaled_by_rows(recipe: Recipe | None, recipe_a: OperandRecipe | None, recipe_b: OperandRecipe | None) -> bool:

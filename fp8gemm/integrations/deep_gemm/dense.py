@@ -15,9 +15,9 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     check_matrix,
     check_output,
     check_shapes,
+    of_transposed,
     pair,
     scaled_by_rows,
-    transposed,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
 from fp8gemm.products.dense import gemm
@@ -82,50 +82,11 @@ def fp8_gemm_nt(
     run(gemm, codes_a, scales_a, codes_b, scales_b, c=c, out=d)
 
 
-def fp8_gemm_nn(
-    a: Pair,
-    b: Pair,
-    d: Tensor,
-    c: Tensor | None = None,
-    recipe: Recipe | None = None,
-    recipe_a: OperandRecipe | None = None,
-    recipe_b: OperandRecipe | None = None,
-    compiled_dims: str = "nk",
-    disable_ue8m0_cast: bool = False,
-) -> None:
-    """`fp8_gemm_nt` of a B that is given as (K, N), K contiguous, as SM90 needs it."""
-    fp8_gemm_nt(a, transposed("b", b), d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
-
-
-def fp8_gemm_tn(
-    a: Pair,
-    b: Pair,
-    d: Tensor,
-    c: Tensor | None = None,
-    recipe: Recipe | None = None,
-    recipe_a: OperandRecipe | None = None,
-    recipe_b: OperandRecipe | None = None,
-    compiled_dims: str = "mn",
-    disable_ue8m0_cast: bool = False,
-) -> None:
-    """`fp8_gemm_nt` of A and B that are given as (K, M) and (K, N), K contiguous in both, as SM90 needs it."""
-    of_b = transposed("b", b)
-    fp8_gemm_nt(transposed("a", a), of_b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
-
-
-def fp8_gemm_tt(
-    a: Pair,
-    b: Pair,
-    d: Tensor,
-    c: Tensor | None = None,
-    recipe: Recipe | None = None,
-    recipe_a: OperandRecipe | None = None,
-    recipe_b: OperandRecipe | None = None,
-    compiled_dims: str = "mn",
-    disable_ue8m0_cast: bool = False,
-) -> None:
-    """`fp8_gemm_nt` of an A that is given as (K, M), K contiguous, as SM90 needs it."""
-    fp8_gemm_nt(transposed("a", a), b, d, c, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast)
+fp8_gemm_nn = of_transposed(fp8_gemm_nt, "fp8_gemm_nn", "B is given as (K, N)", "b")
+fp8_gemm_tn = of_transposed(
+    fp8_gemm_nt, "fp8_gemm_tn", "A and B are given as (K, M) and (K, N)", "ab", compiled_dims="mn"
+)
+fp8_gemm_tt = of_transposed(fp8_gemm_nt, "fp8_gemm_tt", "A is given as (K, M)", "a", compiled_dims="mn")
 
 
 def _write_no_product(codes_a: Tensor, codes_b: Tensor, d: Tensor, c: Tensor | None) -> None:

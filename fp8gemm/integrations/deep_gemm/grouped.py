@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     check_addend,
     check_layout,
     check_output,
+    of_transposed,
     pair,
     scaled_by_rows,
-    transposed,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
 from fp8gemm.products.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
@@ -92,27 +93,13 @@ def m_grouped_fp8_gemm_nt_contiguous(
     run(gemm_grouped, *operands, offsets=_psum_offsets(layout, ensure_zero_padding), out=d, expected_m=expected)
 
 
-def m_grouped_fp8_gemm_nn_contiguous(
-    a: Pair,
-    b: Pair,
-    d: Tensor,
-    grouped_layout: Tensor | None = None,
-    recipe: Recipe | None = None,
-    recipe_a: OperandRecipe | None = None,
-    recipe_b: OperandRecipe | None = None,
-    compiled_dims: str = "nk",
-    disable_ue8m0_cast: bool = False,
-    use_psum_layout: bool = False,
-    ensure_zero_padding: bool = True,
-    *,
-    m_indices: Tensor | None = None,
-) -> None:
-    """`m_grouped_fp8_gemm_nt_contiguous` of a B that is given as (G, K, N), K contiguous, as SM90 needs it."""
-    m_grouped_fp8_gemm_nt_contiguous(
-        *(a, transposed("b", b), d, grouped_layout, recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast),
-        *(use_psum_layout, ensure_zero_padding),
-        m_indices=m_indices,
-    )
+m_grouped_fp8_gemm_nn_contiguous = of_transposed(
+    m_grouped_fp8_gemm_nt_contiguous,
+    "m_grouped_fp8_gemm_nn_contiguous",
+    "B is given as (G, K, N)",
+    "b",
+    without="expected_m_for_psum_layout",
+)
 
 
 def m_grouped_fp8_gemm_nt_masked(
@@ -211,17 +198,8 @@ def k_grouped_fp8_gemm_nt_contiguous(
     run(gemm_k_grouped, *side_by_side, offsets, c=c, out=d)
 
 
-def k_grouped_fp8_gemm_tn_contiguous(
-    a: Pair,
-    b: Pair,
-    d: Tensor,
-    ks_cpu: Sequence[int] | None,
-    grouped_layout: Tensor,
-    c: Tensor | None = None,
-    recipe: Recipe = (1, 1, 128),
-    compiled_dims: str = "mn",
-    use_psum_layout: bool = False,
-) -> None:
+@wraps(k_grouped_fp8_gemm_nt_contiguous, assigned=("__module__", "__annotations__"))
+def k_grouped_fp8_gemm_tn_contiguous(*_: object, **__: object) -> None:
     """Refused, as by DeepGEMM on SM90, whose tensor cores read FP8 with K contiguous alone.
 
     Raises:
