@@ -15,8 +15,9 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from fp8gemm.jit.request import KernelRequest  # noqa: E402
+from fp8gemm.kernels.catalogue import kernel_request  # noqa: E402
 from fp8gemm.kernels.group_ranges import GROUP_RANGES, GroupRangesKernel  # noqa: E402
-from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands, kernel_request  # noqa: E402
+from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands  # noqa: E402
 from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
 from fp8gemm.products.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.reference import gemm_reference  # noqa: E402

@@ -17,7 +17,6 @@ import torch
 
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import grouped
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel
 from fp8gemm.kernels.grouped import GroupedKernel
 from fp8gemm.kernels.quantize import QuantizeKernel
@@ -187,7 +186,7 @@ def _of_grouped(problem: GroupedProblem, config: Config) -> Subject:
             return prepare_columns(problem, sizes, seed, device)
         return prepare_grouped(problem, *group_sizes(problem, config, seed), seed, device)
 
-    return Subject(grouped.kernel_request(problem, config), load, prepare)
+    return Subject(kernel_request(problem, config), load, prepare)
 
 
 def _of_quantiser(each: Quantising) -> Subject:

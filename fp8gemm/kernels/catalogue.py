@@ -7,45 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import dense, swap_ab
-from fp8gemm.kernels.gemm import SingleKernel
+from fp8gemm.kernels.dense import DenseKernel
+from fp8gemm.kernels.gemm import GemmKernel, SingleKernel
+from fp8gemm.kernels.swap_ab import SwapAbKernel
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem
 from fp8gemm.tuning.select import Config, ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from fp8gemm.tuning.swap_ab import shared_bytes as swap_ab_shared_bytes
 from fp8gemm.tuning.table import Tables
 
 if TYPE_CHECKING:
     from fp8gemm.kernels.grouped import GroupedKernel
 
-    AnyKernel = SingleKernel | GroupedKernel
+
+def family_of(problem: AnyProblem, config: Config) -> type[GemmKernel]:
+    """The kernels of a problem under a config."""
+    if isinstance(problem, GroupedProblem):
+        from fp8gemm.kernels.grouped import GroupedKernel
+
+        return GroupedKernel
+    return SwapAbKernel if isinstance(config, SwapAbConfig) else DenseKernel
 
 
 def kernel_request(problem: AnyProblem, config: Config) -> KernelRequest:
     """What the JIT must build for a problem under a config. M does not matter: it is a run-time argument."""
-    if isinstance(problem, GroupedProblem):
-        from fp8gemm.kernels import grouped
-
-        return grouped.kernel_request(problem, config)
-    if isinstance(config, SwapAbConfig):
-        return swap_ab.kernel_request(problem, config)
-    return dense.kernel_request(problem, config)
+    return family_of(problem, config).request(problem, config)
 
 
 def shared_bytes(problem: AnyProblem, config: Config) -> int:
     """Shared memory of a CTA."""
-    if isinstance(problem, GroupedProblem):
-        from fp8gemm.tuning.grouped_config import grouped_shared_bytes
-
-        return grouped_shared_bytes(problem, config)
-    if isinstance(config, SwapAbConfig):
-        return swap_ab_shared_bytes(config, problem.k)
-    return dense.cta_shared_bytes(problem, config)
+    return family_of(problem, config).shared_bytes(problem, config)
 
 
 def kind_of(problem: AnyProblem) -> AnyProblem:
@@ -73,51 +68,12 @@ def candidates(problem: AnyProblem, chip: Chip) -> Iterator[Config]:
 
 @overload
 def load_kernel(
-    problem: Problem,
-    config: Config,
-    *,
-    device_index: int,
-    num_sms: int,
-    limited: bool = ...,
-    allow_compile: bool = ...,
-    programmatic: bool = ...,
+    problem: Problem, config: Config, *, device_index: int, num_sms: int, **options: bool
 ) -> SingleKernel: ...
 @overload
 def load_kernel(
-    problem: GroupedProblem,
-    config: Config,
-    *,
-    device_index: int,
-    num_sms: int,
-    limited: bool = ...,
-    allow_compile: bool = ...,
-    programmatic: bool = ...,
+    problem: GroupedProblem, config: Config, *, device_index: int, num_sms: int, **options: bool
 ) -> GroupedKernel: ...
-def load_kernel(
-    problem: AnyProblem,
-    config: Config,
-    *,
-    device_index: int,
-    num_sms: int,
-    limited: bool = False,
-    allow_compile: bool = True,
-    programmatic: bool = False,
-) -> AnyKernel:
-    """Load the kernel on a GPU; see `GemmKernel`.
-
-    Args:
-        num_sms: SMs that a persistent kernel occupies at the most.
-        limited: whether these are fewer than the GPU has.
-    """
-    options: dict[str, Any] = {
-        "device_index": device_index,
-        "allow_compile": allow_compile,
-        "programmatic": programmatic,
-    }
-    if isinstance(problem, GroupedProblem):
-        from fp8gemm.kernels.grouped import GroupedKernel
-
-        return GroupedKernel(problem, config, num_sms=num_sms, limited=limited, **options)
-    if isinstance(config, SwapAbConfig):
-        return swap_ab.SwapAbKernel(problem, config, **options)
-    return dense.DenseKernel(problem, config, num_sms=num_sms, **options)
+def load_kernel(problem: AnyProblem, config: Config, *, device_index: int, num_sms: int, **options: bool) -> GemmKernel:
+    """Load the kernel on a GPU; arguments and errors are those of `GemmKernel`."""
+    return family_of(problem, config)(problem, config, device_index=device_index, num_sms=num_sms, **options)

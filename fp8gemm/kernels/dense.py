@@ -20,68 +20,41 @@ _FAMILY = "Dense"
 _SWIZZLES: dict[int, Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
 
 
-def kernel_request(problem: Problem, config: TileConfig) -> KernelRequest:
-    """What the JIT must build for a problem under a config. M does not matter: it is a run-time argument."""
-    return KernelRequest(
-        label=request_label(f"dense_{problem.scaling.value}", problem, config.label),
-        header=_HEADER,
-        family=_FAMILY,
-        config=(
-            ("n", problem.n),
-            ("k", problem.k),
-            *asdict(config).items(),
-            ("shared_bytes", cta_shared_bytes(problem, config)),
-            ("scaling", problem.scaling),
-            ("grouping", Grouping.NONE),
-            ("output", problem.output),
-            ("store", problem.store),
-            *addends(problem),
-        ),
-    )
-
-
-def cta_shared_bytes(problem: Problem, config: TileConfig) -> int:
-    """Shared memory of a CTA."""
-    return shared_bytes(config, problem.store, problem.output, problem.scaling)
-
-
 class DenseKernel(SingleKernel):
-    """One kernel of the family; arguments and errors are those of `GemmKernel`, and
-
-    Args:
-        config: a legal tile config.
-        num_sms: SMs that a launch may occupy.
-    """
+    """One kernel of the family; arguments and errors are those of `GemmKernel`."""
 
     config: TileConfig
 
-    def __init__(
-        self,
-        problem: Problem,
-        config: TileConfig,
-        *,
-        device_index: int,
-        num_sms: int,
-        allow_compile: bool = True,
-        programmatic: bool = False,
-    ) -> None:
-        super().__init__(
-            problem,
-            config,
-            kernel_request(problem, config),
-            device_index=device_index,
-            dynamic_shared_bytes=cta_shared_bytes(problem, config),
-            allow_compile=allow_compile,
-            programmatic=programmatic,
+    @staticmethod
+    def request(problem: Problem, config: TileConfig) -> KernelRequest:
+        """What the JIT must build for a problem under a config."""
+        return KernelRequest(
+            label=request_label(f"dense_{problem.scaling.value}", problem, config.label),
+            header=_HEADER,
+            family=_FAMILY,
+            config=(
+                ("n", problem.n),
+                ("k", problem.k),
+                *asdict(config).items(),
+                ("shared_bytes", DenseKernel.shared_bytes(problem, config)),
+                ("scaling", problem.scaling),
+                ("grouping", Grouping.NONE),
+                ("output", problem.output),
+                ("store", problem.store),
+                *addends(problem),
+            ),
         )
-        # More clusters than are resident at once would wait for others to end instead of sharing the work.
-        self._max_clusters = max(min(num_sms // config.cluster_size, self.resident_clusters()), 1)
-        self._cluster_cols = -(-problem.n // (config.block_n * config.cluster_n))
+
+    @staticmethod
+    def shared_bytes(problem: Problem, config: TileConfig) -> int:
+        """Shared memory of a CTA."""
+        return shared_bytes(config, problem.store, problem.output, problem.scaling)
 
     def grid(self, m: int) -> int:
         """CTAs that a launch for M rows has: one per SM, or fewer when there are fewer tiles."""
         cluster_rows = -(-m // (self.config.block_m * self.config.cluster_m))
-        return min(countable(cluster_rows * self._cluster_cols), self._max_clusters) * self.config.cluster_size
+        cluster_cols = -(-self.problem.n // (self.config.block_n * self.config.cluster_n))
+        return min(countable(cluster_rows * cluster_cols), self._max_clusters) * self.config.cluster_size
 
     def _encode(
         self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock

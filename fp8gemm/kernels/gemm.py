@@ -20,6 +20,7 @@ from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.problem import Addend, Problem
 from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,14 +64,13 @@ class GemmKernel(ABC):
         problem: what it multiplies, of any M.
         config: what it was compiled for.
         loaded: the kernel.
-        reads_scales_by_tma: whether scales of rows must lie as TMA reads them; else they may have any strides.
 
     Args:
         problem: what it multiplies; M is ignored.
         config: a legal config.
-        request: what the JIT builds for them.
         device_index: the GPU.
-        dynamic_shared_bytes: dynamic shared memory of a CTA.
+        num_sms: SMs that a persistent launch may occupy.
+        limited: whether these are fewer than the GPU has.
         allow_compile: whether a kernel that is in no cache may be compiled.
         programmatic: launch it as a programmatic dependent of the kernel before it in the stream, but for products of
             `PLAIN_PRODUCTS` and more.
@@ -81,21 +81,23 @@ class GemmKernel(ABC):
 
     problem: Any
     config: Any
-    reads_scales_by_tma = True
 
     def __init__(
         self,
         problem: AnyProblem,
         config: Config,
-        request: KernelRequest,
         *,
         device_index: int,
-        dynamic_shared_bytes: int,
-        allow_compile: bool,
-        programmatic: bool,
+        num_sms: int,
+        limited: bool = False,
+        allow_compile: bool = True,
+        programmatic: bool = False,
     ) -> None:
         self.problem, self.config = problem, config
-        self.loaded: LoadedKernel = load(request, device_index, dynamic_shared_bytes, allow_compile=allow_compile)
+        shared = self.shared_bytes(problem, config)
+        self.loaded: LoadedKernel = load(
+            self.request(problem, config), device_index, shared, allow_compile=allow_compile
+        )
         make_launch = partial(
             LaunchConfig,
             function=self.loaded.function,
@@ -103,9 +105,37 @@ class GemmKernel(ABC):
             grid_x=config.cluster_size,
             threads=config.threads,
             cluster_x=config.cluster_size,
-            dynamic_shared_bytes=dynamic_shared_bytes,
+            dynamic_shared_bytes=shared,
         )
         self._launch, self._plain_launch = make_launch(programmatic=programmatic), make_launch(programmatic=False)
+        self._max_clusters = self._most_clusters(num_sms, limited)
+
+    @property
+    def reads_scales_by_tma(self) -> bool:
+        """Whether scales of rows must lie as TMA reads them; else they may have any strides."""
+        return not isinstance(self.config, SwapAbConfig)
+
+    @staticmethod
+    @abstractmethod
+    def request(problem: Any, config: Any) -> KernelRequest:
+        """What the JIT must build for a problem under a config. M does not matter: it is a run-time argument."""
+
+    @staticmethod
+    @abstractmethod
+    def shared_bytes(problem: Any, config: Any) -> int:
+        """Shared memory of a CTA."""
+
+    def _most_clusters(self, num_sms: int, limited: bool) -> int:
+        """Clusters of a launch; a kernel that is not persistent has no bound of its own.
+
+        More than are resident at once would wait for others to end instead of sharing the work.
+        """
+        of_sms: int = num_sms // self.config.cluster_size
+        return max(min(of_sms, self.resident_clusters()), 1)
+
+    def resident_clusters(self) -> int:
+        """Clusters that the GPU holds at once."""
+        return max_active_clusters(self._launch)
 
     @abstractmethod
     def grid(self, m: int) -> int:
@@ -114,10 +144,6 @@ class GemmKernel(ABC):
         Raises:
             InputError: its tiles are more than kernels can count.
         """
-
-    def resident_clusters(self) -> int:
-        """Clusters that the GPU holds at once."""
-        return max_active_clusters(self._launch)
 
     def launch_for(self, products: int) -> LaunchConfig:
         """How it is launched for so many multiplications."""

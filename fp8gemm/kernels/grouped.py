@@ -29,36 +29,6 @@ _WHOLE_BAND = 2**16
 """More rows of tiles than a group has: all tokens of a weight's tile follow each other, and find it in L2."""
 
 
-def kernel_request(problem: GroupedProblem, config: Config) -> KernelRequest:
-    """What the JIT must build for a problem under a config. Sizes of groups do not matter."""
-    swaps = isinstance(config, SwapAbConfig)
-    parts = [f"grouped-{problem.grouping.value}-g{problem.groups}-n{problem.n}"]
-    parts += [] if problem.grouping is Grouping.COLUMNS else [f"k{problem.k}"]
-    parts += [config.label, problem.output.value, problem.store.value]
-    parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
-    of_orientation: tuple[tuple[str, ConfigValue], ...] = (("scaling", problem.scaling),)
-    if swaps:
-        of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("raster_band", _WHOLE_BAND)
-    return KernelRequest(
-        label="-".join(parts),
-        header=f"fp8gemm/kernels/{'grouped_swap_ab' if swaps else 'grouped'}.cuh",
-        family="GroupedSwapAb" if swaps else "Grouped",
-        config=(
-            ("n", problem.n),
-            ("k", SCALE_BLOCK if problem.grouping is Grouping.COLUMNS else problem.k),
-            ("groups", problem.groups),
-            ("grouping", problem.grouping),
-            *asdict(config).items(),
-            *of_orientation,
-            ("shared_bytes", grouped_shared_bytes(problem, config)),
-            ("output", problem.output),
-            ("store", problem.store),
-            ("c", problem.c),
-            ("bias", Addend.NONE),
-        ),
-    )
-
-
 @dataclass(frozen=True)
 class GroupedOperands:
     """What a grouped kernel is launched with.
@@ -87,41 +57,51 @@ class GroupedOperands:
 
 
 class GroupedKernel(GemmKernel):
-    """A kernel of products of groups, in either orientation; arguments and errors are those of `GemmKernel`, and
-
-    Args:
-        num_sms: SMs that a launch may occupy.
-        limited: whether these are fewer than the GPU has.
-    """
+    """A kernel of products of groups, in either orientation; arguments and errors are those of `GemmKernel`."""
 
     problem: GroupedProblem
     config: Config
 
-    def __init__(
-        self,
-        problem: GroupedProblem,
-        config: Config,
-        *,
-        device_index: int,
-        num_sms: int,
-        limited: bool = False,
-        allow_compile: bool = True,
-        programmatic: bool = False,
-    ) -> None:
-        self.reads_scales_by_tma = not isinstance(config, SwapAbConfig)
-        super().__init__(
-            problem,
-            config,
-            kernel_request(problem, config),
-            device_index=device_index,
-            dynamic_shared_bytes=grouped_shared_bytes(problem, config),
-            allow_compile=allow_compile,
-            programmatic=programmatic,
+    @staticmethod
+    def request(problem: GroupedProblem, config: Config) -> KernelRequest:
+        """What the JIT must build for a problem under a config. Sizes of groups do not matter."""
+        swaps = isinstance(config, SwapAbConfig)
+        parts = [f"grouped-{problem.grouping.value}-g{problem.groups}-n{problem.n}"]
+        parts += [] if problem.grouping is Grouping.COLUMNS else [f"k{problem.k}"]
+        parts += [config.label, problem.output.value, problem.store.value]
+        parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
+        of_orientation: tuple[tuple[str, ConfigValue], ...] = (("scaling", problem.scaling),)
+        if swaps:
+            of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("raster_band", _WHOLE_BAND)
+        return KernelRequest(
+            label="-".join(parts),
+            header=f"fp8gemm/kernels/{'grouped_swap_ab' if swaps else 'grouped'}.cuh",
+            family="GroupedSwapAb" if swaps else "Grouped",
+            config=(
+                ("n", problem.n),
+                ("k", SCALE_BLOCK if problem.grouping is Grouping.COLUMNS else problem.k),
+                ("groups", problem.groups),
+                ("grouping", problem.grouping),
+                *asdict(config).items(),
+                *of_orientation,
+                ("shared_bytes", grouped_shared_bytes(problem, config)),
+                ("output", problem.output),
+                ("store", problem.store),
+                ("c", problem.c),
+                ("bias", Addend.NONE),
+            ),
         )
+
+    @staticmethod
+    def shared_bytes(problem: GroupedProblem, config: Config) -> int:
+        """Shared memory of a CTA."""
+        return grouped_shared_bytes(problem, config)
+
+    def _most_clusters(self, num_sms: int, limited: bool) -> int:
         resident = self.resident_clusters()
-        if limited or not isinstance(config, SwapAbConfig):
-            resident = min(resident, num_sms // config.cluster_size)
-        self._max_clusters = max(resident, 1)
+        if limited or not isinstance(self.config, SwapAbConfig):
+            resident = min(resident, num_sms // self.config.cluster_size)
+        return max(resident, 1)
 
     def grid(self, rows: int) -> int:
         """CTAs of a launch: those that fit the GPU, or fewer when there are fewer tiles whatever the groups are.

@@ -13,7 +13,7 @@ from fp8gemm import settings
 from fp8gemm.driver.device import hopper_info
 from fp8gemm.errors import CacheMissError
 from fp8gemm.kernels.catalogue import candidates, kernel_request, kind_of, load_kernel, ranked
-from fp8gemm.kernels.gemm import SingleKernel
+from fp8gemm.kernels.gemm import GemmKernel, SingleKernel
 from fp8gemm.kernels.hints import naming_the_warmup, warmup_of, warmup_of_quantizer
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
@@ -22,7 +22,6 @@ from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.table import Tables, tables_in_force
 
 if TYPE_CHECKING:
-    from fp8gemm.kernels.catalogue import AnyKernel
     from fp8gemm.kernels.group_ranges import GroupRangesKernel
     from fp8gemm.kernels.grouped import GroupedKernel
     from fp8gemm.kernels.quantize import QuantizeKernel, Quantizer
@@ -38,7 +37,7 @@ _kernels: dict[Hashable, Any] = {}
 def kernel_for(problem: Problem, chip: Chip, device_index: int) -> SingleKernel: ...
 @overload
 def kernel_for(problem: GroupedProblem, chip: Chip, device_index: int) -> GroupedKernel: ...
-def kernel_for(problem: AnyProblem, chip: Chip, device_index: int) -> AnyKernel:
+def kernel_for(problem: AnyProblem, chip: Chip, device_index: int) -> GemmKernel:
     """The loaded kernel of the chosen config or, under the policy ``nearest``, the best of those that are ready.
 
     Raises:
@@ -50,7 +49,7 @@ def kernel_for(problem: AnyProblem, chip: Chip, device_index: int) -> AnyKernel:
 
         record_problem(in_force.record, problem)
     key = _best(problem, chip, device_index, in_force.pdl, tables_in_force())
-    found: AnyKernel | None = _kernels.get(key)
+    found: GemmKernel | None = _kernels.get(key)
     if found is not None:
         return found
     ready = _nearest_config(problem, chip, device_index) if in_force.jit == "nearest" else None
@@ -132,7 +131,7 @@ def _loaded(key: Hashable, load: Callable[[], _Kernel], command: Callable[[], st
     return found
 
 
-def _load(problem: AnyProblem, key: _GemmKey, in_force: settings.Settings) -> AnyKernel:
+def _load(problem: AnyProblem, key: _GemmKey, in_force: settings.Settings) -> GemmKernel:
     _, config, device_index, chip, programmatic = key
     return load_kernel(
         problem,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.driver.tensor_map import encode_column_blocks, replace_address
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels.gemm import SingleKernel, addends, countable, encode_codes, pitch, request_label
+from fp8gemm.kernels.gemm import MAX_TILES, SingleKernel, addends, countable, encode_codes, pitch, request_label
 from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, tiles_of
@@ -20,52 +20,36 @@ _HEADER = "fp8gemm/kernels/swap_ab.cuh"
 _FAMILY = "SwapAb"
 
 
-def kernel_request(problem: Problem, config: SwapAbConfig) -> KernelRequest:
-    """What the JIT must build for a problem under a config. M does not matter: it is a run-time argument."""
-    return KernelRequest(
-        label=request_label("swap_ab", problem, config.label),
-        header=_HEADER,
-        family=_FAMILY,
-        config=(
-            ("n", problem.n),
-            ("k", problem.k),
-            *asdict(config).items(),
-            ("shared_bytes", shared_bytes(config, problem.k)),
-            ("output", problem.output),
-            ("store", problem.store),
-            *addends(problem),
-        ),
-    )
-
-
 class SwapAbKernel(SingleKernel):
-    """One kernel of the family; arguments and errors are those of `GemmKernel`, and
-
-    Args:
-        config: a legal config.
-    """
+    """One kernel of the family; arguments and errors are those of `GemmKernel`."""
 
     config: SwapAbConfig
-    reads_scales_by_tma = False
 
-    def __init__(
-        self,
-        problem: Problem,
-        config: SwapAbConfig,
-        *,
-        device_index: int,
-        allow_compile: bool = True,
-        programmatic: bool = False,
-    ) -> None:
-        super().__init__(
-            problem,
-            config,
-            kernel_request(problem, config),
-            device_index=device_index,
-            dynamic_shared_bytes=shared_bytes(config, problem.k),
-            allow_compile=allow_compile,
-            programmatic=programmatic,
+    @staticmethod
+    def request(problem: Problem, config: SwapAbConfig) -> KernelRequest:
+        """What the JIT must build for a problem under a config."""
+        return KernelRequest(
+            label=request_label("swap_ab", problem, config.label),
+            header=_HEADER,
+            family=_FAMILY,
+            config=(
+                ("n", problem.n),
+                ("k", problem.k),
+                *asdict(config).items(),
+                ("shared_bytes", shared_bytes(config, problem.k)),
+                ("output", problem.output),
+                ("store", problem.store),
+                *addends(problem),
+            ),
         )
+
+    @staticmethod
+    def shared_bytes(problem: Problem, config: SwapAbConfig) -> int:
+        """Shared memory of a CTA."""
+        return shared_bytes(config, problem.k)
+
+    def _most_clusters(self, num_sms: int, limited: bool) -> int:
+        return MAX_TILES  # it has one for each tile
 
     def grid(self, m: int) -> int:
         """CTAs that a launch for M rows has: a cluster for each tile."""

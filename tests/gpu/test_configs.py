@@ -13,7 +13,7 @@ import fp8gemm
 from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.kernels.dense import kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind

@@ -16,7 +16,8 @@ from typing import NoReturn
 import torch
 
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.kernels.grouped import GroupedKernel, kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.grouped import GroupedKernel
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping, StoreKind

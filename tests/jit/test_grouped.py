@@ -17,8 +17,8 @@ from fp8gemm.errors import CompileError
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.build import build
 from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
-from fp8gemm.kernels.grouped import kernel_request
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import Tile, TileConfig
 from fp8gemm.tuning.grouped import ranked_grouped

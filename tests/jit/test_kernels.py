@@ -17,7 +17,7 @@ from fp8gemm.jit.headers import include_dir
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels.dense import kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.config import TileConfig, candidate_configs, violations
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind

@@ -18,7 +18,6 @@ import pytest
 
 from fp8gemm.jit import headers
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import grouped
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
@@ -84,7 +83,7 @@ class Kernel:
 
 def kernels() -> list[Kernel]:
     found = [Kernel(kernel_request(problem, config), config, problem.scaling) for problem, config in single()]
-    found += [Kernel(grouped.kernel_request(problem, config), config, problem.scaling) for problem, config in groups()]
+    found += [Kernel(kernel_request(problem, config), config, problem.scaling) for problem, config in groups()]
     return list({kernel.request: kernel for kernel in found}.values())
 
 

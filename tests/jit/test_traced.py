@@ -11,7 +11,7 @@ import pytest
 
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.kernels.dense import kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.profiling.trace import ACTIVITIES, BUFFER_BYTES, TRACKS
 from fp8gemm.lab.profiling.traced import traced_request
 from fp8gemm.tuning.config import TileConfig, candidate_configs

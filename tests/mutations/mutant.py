@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import grouped, stream
+from fp8gemm.kernels import stream
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
 from fp8gemm.kernels.quantize import (
@@ -78,7 +78,7 @@ def _product(problem: Problem, config: Config) -> Sample:
 
 def _grouped(grouping: Grouping, config: Config, groups: int = 5, **others: Any) -> Sample:
     problem = GroupedProblem(grouping, groups, 1, _PROBLEM.n, _PROBLEM.k, **others)
-    return Sample(grouped.kernel_request(problem, config))
+    return Sample(kernel_request(problem, config))
 
 
 def _rows(source: QuantizeSource, rows: int) -> Sample:

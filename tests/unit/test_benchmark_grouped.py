@@ -20,7 +20,7 @@ from fp8gemm.cli import main as cli
 from fp8gemm.driver import device
 from fp8gemm.errors import InputError
 from fp8gemm.integrations import deep_gemm
-from fp8gemm.kernels.grouped import kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.bench import graph, grouped, modes, timing
 from fp8gemm.lab.bench import grouped_cases as cases
 from fp8gemm.lab.bench import grouped_layer as layers

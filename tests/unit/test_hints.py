@@ -19,7 +19,6 @@ from fp8gemm import settings
 from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import grouped as grouped_family
 from fp8gemm.kernels import hints, loaded
 from fp8gemm.kernels import quantize as quantize_family
 from fp8gemm.kernels.catalogue import kernel_request
@@ -122,7 +121,7 @@ def test_a_product_on_some_sms_of_a_part_of_a_gpu(
         line = hints.warmup_of_single(one, met)
         assert kernel_request(one, select_config(one, met)) in made_ready_by(line)
         line = hints.warmup_of_grouped(groups, met) + " --max-m 3000"
-        assert grouped_family.kernel_request(groups, select_grouped(groups, met)) in made_ready_by(line)
+        assert kernel_request(groups, select_grouped(groups, met)) in made_ready_by(line)
 
 
 def test_the_paths_of_tables_are_words_of_a_shell(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from fp8gemm.jit import job
 from fp8gemm.jit.build import build
 from fp8gemm.jit.compiler import CompileResult, Resources
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels import grouped as grouped_family
 from fp8gemm.kernels import loaded
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.grouped import ranked_grouped
@@ -47,7 +46,7 @@ def request_of_one(rank: int) -> KernelRequest:
 
 
 def request_of_groups(rank: int) -> KernelRequest:
-    return grouped_family.kernel_request(OF_GROUPS, ranked_grouped(OF_GROUPS, H200)[rank])
+    return kernel_request(OF_GROUPS, ranked_grouped(OF_GROUPS, H200)[rank])
 
 
 KINDS = pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def load(k: int, config: SwapAbConfig = CONFIG, *, programmatic: bool = True, **terms: Addend) -> SwapAbKernel:
     problem = Problem(M, N, k, OutputType.FLOAT32, **terms)
-    return SwapAbKernel(problem, config, device_index=0, programmatic=programmatic)
+    return SwapAbKernel(problem, config, device_index=0, num_sms=132, programmatic=programmatic)
 
 
 def call(kernel: SwapAbKernel, case: Case, out: Tensor, **options: Any) -> None:

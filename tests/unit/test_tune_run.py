@@ -21,7 +21,7 @@ from fp8gemm.cli import tune as command
 from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.jit.build import build
-from fp8gemm.kernels.dense import kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune import ahead, measure
 from fp8gemm.reference import gemm_reference

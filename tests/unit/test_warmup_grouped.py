@@ -23,8 +23,8 @@ from fp8gemm.ahead.models import demand_of_model
 from fp8gemm.cli import warmup as command
 from fp8gemm.errors import CacheMissError, InputError
 from fp8gemm.kernels import group_ranges, loaded
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
-from fp8gemm.kernels.grouped import kernel_request
 from fp8gemm.kernels.hints import warmup_of_grouped
 from fp8gemm.kernels.recording import record_problem, recorded
 from fp8gemm.nn import experts

@@ -14,7 +14,7 @@ import torch
 from fp8gemm import settings
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.jit.parallel import build_many
-from fp8gemm.kernels.grouped import kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.bench import grouped, host, quantize
 from fp8gemm.lab.bench.graph import Bench, Rounds
 from fp8gemm.lab.bench.grouped_cases import CASES as GROUPED_CASES

@@ -21,7 +21,8 @@ from fp8gemm.errors import DriverError
 from fp8gemm.jit.build import build
 from fp8gemm.jit.render import ENTRY
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels.dense import DenseKernel, kernel_request
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.lab.profiling.trace import BUFFER_BYTES, Recording, decode
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Problem

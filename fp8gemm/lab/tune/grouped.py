@@ -109,7 +109,7 @@ def _measure(
     work: Sequence[GroupedWork], tuner: Tuner, seed: int, options: argparse.Namespace
 ) -> Iterator[tuple[GroupedWork, Row]]:
     """Each size of groups that the budget allows, printed as soon as it is there."""
-    from fp8gemm.kernels.grouped import kernel_request
+    from fp8gemm.kernels.catalogue import kernel_request
     from fp8gemm.lab.tune.ahead import Ahead
     from fp8gemm.lab.tune.measure_grouped import measure_grouped, random_sizes
 
