@@ -100,7 +100,7 @@ def instruction_count(cubin: bytes, entry: str) -> int:
     for name, *_, length in sections:
         start = sections[names][4] + name
         if cubin[start : cubin.index(0, start)] == f".text.{entry}".encode():
-            return length // _INSTRUCTION_BYTES
+            return int(length) // _INSTRUCTION_BYTES
     raise ValueError(f"the cubin has no kernel {entry}")
 
 
@@ -170,7 +170,7 @@ def time_us(launch: BoundLaunch) -> float:
         launch()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) * 1e3 / _LAUNCHES
+    return float(begin.elapsed_time(end)) * 1e3 / _LAUNCHES
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import re
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,56 +18,77 @@ from fp8gemm.headers import include_dir
 from tests.host_compiler import COMPILER
 
 _HERE = Path(__file__).parent
-_INCLUDE = re.compile(r'#include "(fp8gemm/(?:ptx/\w+|common/types)\.cuh)"')
+_WRAPPERS = re.compile(r'#include "(fp8gemm/(?:ptx/\w+|common/types)\.cuh)"')
 _PROGRAM = """\
 #include "ptx.hpp"
 #include "run.hpp"
-{source}
-extern "C" const char* emulate(const void* params, uint32_t grid, uint32_t threads, uint32_t seed) {{
-    const auto kernel = [](const void* given) {{ {entry}(*static_cast<const Params*>(given)); }};
-    return emulated::run(kernel, params, grid, threads, seed);
+{includes}
+{kernels}
+extern "C" const char* emulate(uint32_t kernel, const void* params, uint32_t grid, uint32_t threads, uint32_t seed) {{
+    void (*const kernels[])(const void*) = {{{names}}};
+    return emulated::run(kernels[kernel], params, grid, threads, seed);
 }}
 """
+_KERNEL = """\
+namespace {name} {{
+{source}
+void run(const void* params) {{ {entry}(*static_cast<const Params*>(params)); }}
+}}  // namespace {name}
+"""
+# What a kernel's text has that several of them in one program may not.
+_INCLUDES = re.compile(r'^#(?:include "fp8gemm/.*"|pragma once)$', re.MULTILINE)
+_ENTRY = 'extern "C" __global__'
+_SHARED = "extern __shared__ __align__(1024) uint8_t shared_bytes[];"
 
 Emulate = Callable[[Task, int, int], str]
 """Runs a task with so many CTAs and a seed, and says what is wrong besides the result; "" if nothing is."""
 
 
-def emulator(step: Step, directory: Path, change: Callable[[str], str] = str) -> Emulate:
-    """A kernel, its source perhaps changed, compiled for the host; the test is skipped without a C++ compiler.
+def emulators(step: Step, directory: Path, sources: Sequence[str] = ()) -> list[Emulate]:
+    """A kernel, compiled for the host, and other versions of it; the test is skipped without a C++ compiler.
 
     Args:
         step: the kernel.
         directory: an empty one.
-        change: makes another source of the kernel's, with the header of its folder.
+        sources: those of the other versions, made from `source_of`.
     """
     if COMPILER is None:
         pytest.skip("no C++ compiler (c++, g++, clang++ or $CXX) to emulate Hopper with")
     # In the place of the headers of PTX wrappers stand empty ones: ptx.hpp has the wrappers.
     for header in (include_dir() / "fp8gemm").rglob("*.cuh"):
-        for name in _INCLUDE.findall(header.read_text()):
+        for name in _WRAPPERS.findall(header.read_text()):
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).touch()
     program, library = directory / "kernel.cpp", directory / "kernel.so"
-    program.write_text(_PROGRAM.format(source=change(source_of(step)), entry=step.entry))
+    texts = (source_of(step), *sources)
+    kernels = [_KERNEL.format(name=f"v{i}", source=_plain(text), entry=step.entry) for i, text in enumerate(texts)]
+    names = ", ".join(f"v{i}::run" for i in range(len(texts)))
+    includes = "\n".join(_INCLUDES.findall(texts[0]))
+    program.write_text(_PROGRAM.format(includes=includes, kernels="\n".join(kernels), names=names))
     places = [f"-I{place}" for place in (directory, _HERE, include_dir())]
-    command = [COMPILER, "-std=c++20", "-O2", "-Wno-unknown-pragmas", "-shared", "-fPIC", *places]
+    command = [COMPILER, "-std=c++20", "-O1", "-Wno-unknown-pragmas", "-shared", "-fPIC", *places]
     done = subprocess.run([*command, str(program), "-o", str(library)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     function = ctypes.CDLL(str(library)).emulate
     function.restype = ctypes.c_char_p
-    return partial(_emulate, function, step.threads)
+    return [partial(_emulate, function, i, step.threads) for i in range(len(texts))]
 
 
-def _emulate(function: Callable[..., bytes], threads: int, task: Task, grid: int, seed: int) -> str:
+def _plain(source: str) -> str:
+    assert _ENTRY in source and _SHARED in source
+    return _INCLUDES.sub("", source).replace(_ENTRY, "").replace(_SHARED, "")
+
+
+def _emulate(function: Callable[..., bytes], kernel: int, threads: int, task: Task, grid: int, seed: int) -> str:
     arguments = make_arguments(task, encode=_encode_map)
-    return function(ctypes.c_void_p(ctypes.addressof(arguments.params)), grid, threads, seed).decode()
+    params = ctypes.c_void_p(ctypes.addressof(arguments.params))
+    return function(kernel, params, grid, threads, seed).decode()
 
 
 def _encode_map(destination: int, box: Map) -> None:
     """``TensorMap`` of hopper.hpp."""
     rows, cols = box.matrix.shape
     size = box.matrix.element_size()
-    strides = cols, rows, box.matrix.stride(0) * size
-    text = struct.pack("<4Q4I", box.matrix.data_ptr(), *strides, size, box.cols, box.rows, box.swizzled)
+    extents = cols, rows, box.matrix.stride(0) * size
+    text = struct.pack("<4Q4I", box.matrix.data_ptr(), *extents, size, box.cols, box.rows, box.swizzled)
     ctypes.memmove(destination, text, len(text))

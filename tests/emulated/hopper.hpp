@@ -33,7 +33,9 @@ struct float2 {
 struct uint4 {
     uint32_t x, y, z, w;
 };
-inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float2 make_float2(float x, float y) {
+    return {x, y};
+}
 
 alignas(1024) inline uint8_t shared_bytes[227 * 1024];
 
@@ -99,7 +101,9 @@ inline std::string failure;
 inline void (*body)(const void*);
 inline const void* body_params;
 
-inline Thread& self() { return threads[current]; }
+inline Thread& self() {
+    return threads[current];
+}
 
 inline void yield() {
     const uint32_t mine = current;

@@ -8,17 +8,29 @@ inline uint32_t __float_as_uint(float value) {
     std::memcpy(&bits, &value, 4);
     return bits;
 }
-inline void __syncthreads() { emulated::meet(0, emulated::count); }
-inline void __syncwarp() { emulated::meet(100 + emulated::current / 32, 32); }
+inline void __syncthreads() {
+    emulated::meet(0, emulated::count);
+}
+inline void __syncwarp() {
+    emulated::meet(100 + emulated::current / 32, 32);
+}
 
 namespace fp8gemm::ptx {
 
 using emulated::at, emulated::barrier_at, emulated::current, emulated::require, emulated::self, emulated::step;
 
-inline uint32_t lane_index() { return current % 32; }
-inline uint32_t warp_index() { return current / 32; }
-inline bool elect_one() { return current % 32 == 5; }  // which it is, PTX does not say
-inline uint32_t and_in_order(uint32_t a, uint32_t b) { return a & b; }
+inline uint32_t lane_index() {
+    return current % 32;
+}
+inline uint32_t warp_index() {
+    return current / 32;
+}
+inline bool elect_one() {
+    return current % 32 == 5;
+}  // which it is, PTX does not say
+inline uint32_t and_in_order(uint32_t a, uint32_t b) {
+    return a & b;
+}
 
 template <uint32_t kRegisters>
 void decrease_registers() {
@@ -31,7 +43,9 @@ void increase_registers() {
     emulated::wait_until([&] { return emulated::free_registers >= kMore; });
     emulated::free_registers -= kMore;
 }
-inline void named_barrier_sync(uint32_t barrier, uint32_t threads) { emulated::meet(barrier, threads); }
+inline void named_barrier_sync(uint32_t barrier, uint32_t threads) {
+    emulated::meet(barrier, threads);
+}
 
 inline uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(static_cast<const uint8_t*>(pointer) - shared_bytes);
@@ -39,7 +53,9 @@ inline uint32_t shared_address(const void* pointer) {
 inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
     emulated::barriers[shared_address(barrier)] = {arrivals, arrivals, 0, 0};
 }
-inline void fence_mbarrier_init() { emulated::barriers_visible = true; }
+inline void fence_mbarrier_init() {
+    emulated::barriers_visible = true;
+}
 inline void mbarrier_arrive(uint32_t address) {
     emulated::Barrier& barrier = barrier_at(address);
     require(barrier.pending > 0, "more arrivals than a barrier counts");
@@ -47,7 +63,9 @@ inline void mbarrier_arrive(uint32_t address) {
     emulated::complete(barrier);
     step();
 }
-inline void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive(shared_address(barrier)); }
+inline void mbarrier_arrive(uint64_t* barrier) {
+    mbarrier_arrive(shared_address(barrier));
+}
 inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
     barrier_at(shared_address(barrier)).bytes += bytes;
     mbarrier_arrive(barrier);
@@ -56,6 +74,7 @@ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
     const uint32_t address = shared_address(barrier);
     barrier_at(address);
     emulated::wait_until([&] { return (emulated::barriers[address].phases & 1) != parity; });
+    step();
 }
 
 inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer) {
@@ -114,12 +133,16 @@ inline uint32_t pack_bfloat16(float low, float high) {
     };
     return rounded(low) | rounded(high) << 16;
 }
-inline void fma_in_order(float scale, float product, float& sum) { sum = std::fma(scale, product, sum); }
+inline void fma_in_order(float scale, float product, float& sum) {
+    sum = std::fma(scale, product, sum);
+}
 
 struct Descriptors {
     uint64_t k0, k32, k64, k96;
 };
-inline void wgmma_fence() { self().fenced_waves = true; }
+inline void wgmma_fence() {
+    self().fenced_waves = true;
+}
 template <uint32_t kN>
 struct Wgmma {
     static void multiply(float (&d)[kN / 2], Descriptors a, Descriptors b) {

@@ -35,10 +35,11 @@ inline void start_cta() {
 }
 
 /// A round: some warps run until each of their threads waits, and some copies arrive. Returns whether threads are left.
-inline bool play_round(bool everything) {
+/// One warp falls behind the others.
+inline bool play_round(bool everything, uint32_t slow_warp) {
     bool left = false;
     for (uint32_t warp = 0; warp < count / 32; ++warp) {
-        const bool runs = everything || draw() % 2 == 0;
+        const bool runs = everything || draw() % (warp == slow_warp ? 32 : 2) == 0;
         for (uint32_t i = warp * 32; i < warp * 32 + 32; ++i) {
             left |= !threads[i].ended;
             if (runs && !threads[i].ended && failure.empty()) {
@@ -65,12 +66,13 @@ inline const char* run(void (*kernel)(const void*), const void* params, uint32_t
     failure.clear();
     for (cta = 0; cta < grid && failure.empty(); ++cta) {
         start_cta();
+        const uint32_t slow_warp = draw() % (block / 32);
         bool left = true;
         while (left && failure.empty()) {
             const uint64_t before = events;
-            left = play_round(false);
+            left = play_round(false, slow_warp);
             if (left && events == before) {
-                left = play_round(true);
+                left = play_round(true, slow_warp);
                 if (left && events == before && !loads.empty()) {
                     deliver(draw() % loads.size());
                 } else if (left && events == before && failure.empty()) {

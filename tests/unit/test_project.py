@@ -71,6 +71,7 @@ def test_a_wheel_from_the_sdist_is_the_wheel_from_the_checkout(tmp_path: Path) -
     shutil.unpack_archive(sdist, tmp_path / "unpacked")
     (source,) = (tmp_path / "unpacked").iterdir()
     assert (source / "tests" / "unit" / Path(__file__).name).is_file() and (source / "LICENSE").is_file()
+    assert (source / "examples" / "learn_hopper" / "run.py").is_file()
     direct, indirect = build("wheel", ROOT, tmp_path / "direct"), build("wheel", source, tmp_path / "indirect")
     assert wheel_names(indirect) == wheel_names(direct)
 
@@ -271,9 +272,9 @@ def test_device_headers_include_downward() -> None:
 
 SOURCES = sorted(
     path
-    for folder in ("fp8gemm", "include", "scripts", "tests")
+    for folder in ("fp8gemm", "include", "scripts", "examples", "tests")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in (".py", ".cuh", ".cpp", ".sh")
+    if path.suffix in (".py", ".cu", ".cuh", ".cpp", ".hpp", ".sh")
 )
 
 
