@@ -25,7 +25,7 @@ import torch  # noqa: E402
 
 from examples.learn_hopper.tasks import TASKS, Map, Task  # noqa: E402
 from fp8gemm.driver.arguments import Arguments  # noqa: E402
-from fp8gemm.driver.device import DeviceStatus, device_info, diagnose, probe  # noqa: E402
+from fp8gemm.driver.device import HOPPER, DeviceStatus, device_info, diagnose, probe  # noqa: E402
 from fp8gemm.driver.launch import BoundLaunch, LaunchConfig  # noqa: E402
 from fp8gemm.driver.library import ensure_context, get_function, load_library, set_max_dynamic_shared  # noqa: E402
 from fp8gemm.driver.tensor_map import MAP_ALIGNMENT, MAP_BYTES, DataType, encode_2d  # noqa: E402
@@ -104,10 +104,10 @@ def instruction_count(cubin: bytes, entry: str) -> int:
     raise ValueError(f"the cubin has no kernel {entry}")
 
 
-def encode_map(destination: int, box: Map) -> None:
+def encode_map(destination: int, box: Map, encode: Callable[..., None] = encode_2d) -> None:
     """Write the tensor map of a matrix for boxes of it to host memory."""
     rows, cols = box.matrix.shape
-    encode_2d(
+    encode(
         destination,
         address=box.matrix.data_ptr(),
         dtype=_DTYPES[box.matrix.element_size()],
@@ -133,11 +133,11 @@ def _layout(maps: int, pointers: int, numbers: int) -> type[ctypes.Structure]:
     return type("Params", (ctypes.Structure,), {"_fields_": fields})
 
 
-def make_arguments(task: Task, encode: Callable[[int, Map], None] = encode_map) -> Arguments[Any]:
+def make_arguments(task: Task, encode: Callable[..., None] = encode_2d) -> Arguments[Any]:
     """What a kernel is called with for a task; it holds addresses, and none of the task's tensors."""
     arguments: Arguments[Any] = Arguments(_layout(len(task.maps), len(task.pointers), len(task.numbers)))
     for index, box in enumerate(task.maps):
-        encode(ctypes.addressof(arguments.params) + index * MAP_BYTES, box)
+        encode_map(ctypes.addressof(arguments.params) + index * MAP_BYTES, box, encode)
     arguments.params.pointers[:] = [tensor.data_ptr() for tensor in task.pointers]
     arguments.params.numbers[:] = task.numbers
     return arguments
@@ -212,7 +212,7 @@ def main() -> int:
     if diagnosis.status is not DeviceStatus.READY:
         print("Running them needs Hopper; that they compile is all that can be shown here.")
         return 0
-    index = next(index for index, gpu in enumerate(probe().gpus) if gpu.capability == (9, 0))
+    index = next(index for index, gpu in enumerate(probe().gpus) if gpu.capability == HOPPER)
     return 0 if run_all(index) else 1
 
 
