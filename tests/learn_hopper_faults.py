@@ -42,8 +42,8 @@ def _moved(text: str, ahead_of: str) -> tuple[tuple[str, str], ...]:
 _STATE_OF_STEP_5 = (
     ("        auto state = Ring::State::for_reader();\n        for", "        for"),
     (
-        "            Sums sums = {};\n",
-        "            auto state = Ring::State::for_reader();\n            Sums sums = {};\n",
+        "            Fragment sums = {};\n",
+        "            auto state = Ring::State::for_reader();\n            Fragment sums = {};\n",
     ),
 )
 _RELEASE = """if (ptx::lane_index() == 0) {

@@ -33,7 +33,7 @@ struct Shared {
     Ring ring;
 };
 
-__device__ void produce(const Params& params, Shared& shared) {
+FP8GEMM_DEVICE void produce(const Params& params, Shared& shared) {
     auto state = Ring::State::for_writer();
     for (uint32_t row = 0; row < params.rows; row += kTileRows) {
         shared.ring.wait_empty(state);
@@ -44,7 +44,7 @@ __device__ void produce(const Params& params, Shared& shared) {
     }
 }
 
-__device__ void consume(const Params& params, Shared& shared) {
+FP8GEMM_DEVICE void consume(const Params& params, Shared& shared) {
     const uint32_t piece = threadIdx.x % 8;  // 16 bytes; a row of a tile has 8 of them
     const uint32_t col = blockIdx.x * kTileCols + piece * 16;
     auto state = Ring::State::for_reader();

@@ -5,6 +5,7 @@
 #include "fp8gemm/mainloop/descriptor.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/tma.cuh"
+#include "fragment.cuh"
 
 using namespace fp8gemm;
 
@@ -26,12 +27,6 @@ struct Shared {
     uint64_t full;
 };
 
-__device__ void store(const Params& params, uint32_t row, uint32_t col, float2 pair) {
-    if (row < params.m && col < params.n) {
-        *reinterpret_cast<float2*>(params.d + uint64_t{row} * params.n + col) = pair;
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(128) wgmma(const __grid_constant__ Params params) {
     extern __shared__ __align__(1024) uint8_t shared_bytes[];
     auto& shared = *reinterpret_cast<Shared*>(shared_bytes);
@@ -49,18 +44,11 @@ extern "C" __global__ void __launch_bounds__(128) wgmma(const __grid_constant__ 
     __syncthreads();  // nobody waits at a barrier that is not initialised
     ptx::mbarrier_wait(&shared.full, 0);
 
-    float d[kTileN / 2];
+    Fragment d;
     ptx::wgmma_fence();
     ptx::Wgmma<kTileN>::multiply(d, block_descriptors(descriptor_address(shared.a)),
                                  block_descriptors(descriptor_address(shared.b)));
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-
-    const uint32_t row = first_row + warp * 16 + ptx::lane_index() / 4;
-#pragma unroll
-    for (uint32_t i = 0; i < kTileN / 2; i += 4) {
-        const uint32_t col = first_col + i * 2 + ptx::lane_index() % 4 * 2;
-        store(params, row, col, {d[i], d[i + 1]});
-        store(params, row + 8, col, {d[i + 2], d[i + 3]});
-    }
+    store(params.d, params.m, params.n, first_row + warp * 16, first_col, d);
 }

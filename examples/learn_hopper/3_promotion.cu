@@ -7,6 +7,7 @@
 #include "fp8gemm/pipeline/barrier_ring.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/tma.cuh"
+#include "fragment.cuh"
 
 using namespace fp8gemm;
 
@@ -29,7 +30,7 @@ struct Shared {
     Ring ring;
 };
 
-__device__ void load(const Params& params, Shared& shared, uint32_t row, uint32_t col) {
+FP8GEMM_DEVICE void load(const Params& params, Shared& shared, uint32_t row, uint32_t col) {
     auto state = Ring::State::for_writer();
     for (uint32_t k = 0; k < params.k; k += kBlockK) {
         shared.ring.wait_empty(state);
@@ -41,20 +42,15 @@ __device__ void load(const Params& params, Shared& shared, uint32_t row, uint32_
     }
 }
 
-__device__ void store(const Params& params, uint32_t row, uint32_t col, float2 pair) {
-    if (row < params.m && col < params.n) {
-        *reinterpret_cast<float2*>(params.d + uint64_t{row} * params.n + col) = pair;
-    }
-}
-
-__device__ void multiply(const Params& params, Shared& shared, uint32_t row, uint32_t first_col) {
+/// By four warps, of which each has 16 rows, from `first_row` on.
+FP8GEMM_DEVICE void multiply(const Params& params, Shared& shared, uint32_t first_row, uint32_t first_col) {
     const uint32_t k_blocks = ceil_div(params.k, kBlockK);
-    const float* upper =
-        params.scales_a + minimum(row, params.m - 1);  // a row past the last is zeros, whatever its scale
+    const uint32_t row = first_row + ptx::lane_index() / 4;  // rows past the last are zeros, whatever their scale
+    const float* upper = params.scales_a + minimum(row, params.m - 1);
     const float* lower = params.scales_a + minimum(row + 8, params.m - 1);
     const float* scales_b = params.scales_b + first_col / kTileN * k_blocks;
     auto state = Ring::State::for_reader();
-    float sums[kTileN / 2] = {}, block_sums[kTileN / 2];
+    Fragment sums = {}, block_sums;
     for (uint32_t k_block = 0; k_block < k_blocks; ++k_block) {
         const float s_upper = upper[k_block * params.scales_pitch] * scales_b[k_block];
         const float s_lower = lower[k_block * params.scales_pitch] * scales_b[k_block];
@@ -73,12 +69,7 @@ __device__ void multiply(const Params& params, Shared& shared, uint32_t row, uin
             ptx::fma_in_order(i % 4 < 2 ? s_upper : s_lower, block_sums[i], sums[i]);
         }
     }
-#pragma unroll
-    for (uint32_t i = 0; i < kTileN / 2; i += 4) {
-        const uint32_t col = first_col + i * 2 + ptx::lane_index() % 4 * 2;
-        store(params, row, col, {sums[i], sums[i + 1]});
-        store(params, row + 8, col, {sums[i + 2], sums[i + 3]});
-    }
+    store(params.d, params.m, params.n, first_row, first_col, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(160) promotion(const __grid_constant__ Params params) {
@@ -93,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(160) promotion(const __grid_constan
     }
     __syncthreads();
     if (warp < 4) {
-        multiply(params, shared, first_row + warp * 16 + ptx::lane_index() / 4, first_col);
+        multiply(params, shared, first_row + warp * 16, first_col);
     } else if (ptx::elect_one()) {
         load(params, shared, first_row, first_col);
     }

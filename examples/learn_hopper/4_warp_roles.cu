@@ -17,22 +17,6 @@ struct Params {
     uint32_t zero;           // 0, which the compiler does not know
 };
 
-__device__ void store(const Params& params, uint32_t row, uint32_t col, float2 pair) {
-    if (row < params.m && col < params.n) {
-        *reinterpret_cast<float2*>(params.d + uint64_t{row} * params.n + col) = pair;
-    }
-}
-
-__device__ void store(const Params& params, uint32_t first_row, uint32_t first_col, uint32_t warp, const Sums& sums) {
-    const uint32_t row = first_row + warp * 16 + ptx::lane_index() / 4;
-#pragma unroll
-    for (uint32_t i = 0; i < kTileN / 2; i += 4) {
-        const uint32_t col = first_col + i * 2 + ptx::lane_index() % 4 * 2;
-        store(params, row, col, {sums[i], sums[i + 1]});
-        store(params, row + 8, col, {sums[i + 2], sums[i + 3]});
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(384, 1) warp_roles(const __grid_constant__ Params params) {
     extern __shared__ __align__(1024) uint8_t shared_bytes[];
     auto& stages = *reinterpret_cast<Stages*>(shared_bytes);
@@ -53,8 +37,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) warp_roles(const __grid_con
     } else {
         ptx::increase_registers<232>();
         auto state = Ring::State::for_reader();
-        Sums sums = {};
+        Fragment sums = {};
         multiply(params, stages, state, warp - 4, col, sums);
-        store(params, row, col, warp - 4, sums);
+        store(params.d, params.m, params.n, row + (warp - 4) * 16, col, sums);
     }
 }

@@ -23,8 +23,8 @@ struct Shared {
     alignas(1024) uint8_t staged[2][2][kHalfBytes];  // of each warpgroup the left and the right half
 };
 
-__device__ void store(const Params& params, uint8_t (&staged)[2][kHalfBytes], uint32_t row, uint32_t col, uint32_t warp,
-                      const Sums& sums) {
+FP8GEMM_DEVICE void store(const Params& params, uint8_t (&staged)[2][kHalfBytes], uint32_t row, uint32_t col,
+                          uint32_t warp, const Fragment& sums) {
     const uint32_t lane = ptx::lane_index(), barrier = 1 + warp / 4;
     const bool leads = threadIdx.x % 128 == 0;
     if (leads) {
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) persistent(const __grid_con
         auto state = Ring::State::for_reader();
         for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             const uint32_t row = tile / tiles_n * kTileM, col = tile % tiles_n * kTileN;
-            Sums sums = {};
+            Fragment sums = {};
             multiply(params, shared.stages, state, warp - 4, col, sums);
             store(params, shared.staged[warpgroup], row + warpgroup * kWaveM, col, warp - 4, sums);
         }

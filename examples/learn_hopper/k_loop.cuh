@@ -10,13 +10,13 @@
 #include "fp8gemm/pipeline/barrier_ring.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/tma.cuh"
+#include "fragment.cuh"
 
 using namespace fp8gemm;
 
 constexpr uint32_t kTileM = 128, kTileN = 128, kBlockK = 128, kStages = 4;
 constexpr uint32_t kWaveM = 64;  // rows of a warpgroup
 using Ring = BarrierRing<kStages>;
-using Sums = float[kTileN / 2];  // of one thread: 64x128 over 128 threads
 
 struct Stages {
     alignas(1024) uint8_t a[kStages][kTileM * kBlockK];
@@ -27,7 +27,7 @@ struct Stages {
 
 /// By one thread.
 template <class Params>
-__device__ void load(const Params& params, Stages& stages, Ring::State& state, uint32_t row, uint32_t col) {
+FP8GEMM_DEVICE void load(const Params& params, Stages& stages, Ring::State& state, uint32_t row, uint32_t col) {
     for (uint32_t k = 0; k < params.k; k += kBlockK) {
         stages.ring.wait_empty(state);
         uint64_t* full = &stages.ring.full[state.stage];
@@ -41,12 +41,12 @@ __device__ void load(const Params& params, Stages& stages, Ring::State& state, u
 
 /// By both warpgroups, of which `warp` counts the warps.
 template <class Params>
-__device__ void multiply(const Params& params, Stages& stages, Ring::State& state, uint32_t warp, uint32_t col,
-                         Sums& sums) {
+FP8GEMM_DEVICE void multiply(const Params& params, Stages& stages, Ring::State& state, uint32_t warp, uint32_t col,
+                             Fragment& sums) {
     const uint32_t k_blocks = ceil_div(params.k, kBlockK);
     const float* scales_b = params.scales_b + col / kTileN * k_blocks;
     const uint32_t row = warp * 16 + ptx::lane_index() / 4;
-    Sums block_sums;
+    Fragment block_sums;
     for (uint32_t k_block = 0; k_block < k_blocks; ++k_block) {
         const float scale_b = scales_b[k_block];
         stages.ring.wait_full(state);

@@ -71,12 +71,13 @@ STEPS = (
 
 
 def source_of(step: Step) -> str:
-    """The kernel's text with this folder's header in its place, and a check of what a launch assumes."""
-    text = (HERE / f"{step.file}.cu").read_text()
-    text = _LOCAL_INCLUDE.sub(lambda name: (HERE / name[1]).read_text(), text)
-    return (
-        f'{text}\nstatic_assert(sizeof({step.shared}) == {step.shared_bytes}, "run.py launches with another size");\n'
-    )
+    """The kernel's text with this folder's headers in their places, and a check of what a launch assumes."""
+    check = f'static_assert(sizeof({step.shared}) == {step.shared_bytes}, "run.py launches with another size");'
+    return f"{_read(f'{step.file}.cu')}\n{check}\n"
+
+
+def _read(name: str) -> str:
+    return _LOCAL_INCLUDE.sub(lambda include: _read(include[1]), (HERE / name).read_text())
 
 
 def compile_step(step: Step) -> CompileResult:
