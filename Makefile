@@ -21,7 +21,7 @@ check: $(ENVIRONMENT)
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
-	@find include scripts -name '*.cu*' -exec "$$(dirname "$$(cat $(ENVIRONMENT))")/clang-format" --dry-run -Werror {} +
+	@find include scripts examples -name '*.cu*' -exec "$$(dirname "$$(cat $(ENVIRONMENT))")/clang-format" --dry-run -Werror {} +
 
 clean:
 	rm -rf $(VENV) $(VENV).log build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -116,7 +116,7 @@ class GroupRangesParams(ctypes.Structure):
     ]
 
 
-_Params = TypeVar("_Params", KernelParams, QuantizeParams, GroupRangesParams)
+_Params = TypeVar("_Params", bound=ctypes.Structure)
 
 
 @cache

@@ -134,9 +134,9 @@ def test_device_headers_include_downward() -> None:
 
 SOURCES = sorted(
     path
-    for folder in ("fp8gemm", "include", "scripts", "tests")
+    for folder in ("fp8gemm", "include", "scripts", "examples", "tests")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in (".py", ".cuh", ".cpp", ".sh")
+    if path.suffix in (".py", ".cu", ".cuh", ".cpp", ".hpp", ".sh")
 )
 
 

@@ -69,6 +69,7 @@ def test_a_wheel_from_the_sdist_is_the_wheel_from_the_checkout(tmp_path: Path) -
     shutil.unpack_archive(sdist, tmp_path / "unpacked")
     (source,) = (tmp_path / "unpacked").iterdir()
     assert (source / "tests" / "unit" / Path(__file__).name).is_file() and (source / "LICENSE").is_file()
+    assert (source / "examples" / "learn_hopper" / "run.py").is_file()
     direct, indirect = build("wheel", ROOT, tmp_path / "direct"), build("wheel", source, tmp_path / "indirect")
     assert wheel_names(indirect) == wheel_names(direct)
 

@@ -1,0 +1,110 @@
+"""The kernels of examples/learn_hopper on the host: compiled with what emulates Hopper, and run."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from examples.learn_hopper.run import ROOT, Step, make_arguments, source_of
+from examples.learn_hopper.tasks import Task
+from fp8gemm.driver import tensor_map
+from fp8gemm.driver.tensor_map import DataType, Swizzle
+from tests.host_compiler import COMPILER
+
+_HERE, _INCLUDE = Path(__file__).parent, ROOT / "include"
+_WRAPPERS = re.compile(r'#include "(fp8gemm/(?:ptx/\w+|common/types)\.cuh)"')
+_PROGRAM = """\
+#include "ptx.hpp"
+#include "run.hpp"
+{includes}
+{kernels}
+extern "C" const char* emulate(uint32_t kernel, const void* params, uint32_t grid, uint32_t threads, uint32_t seed) {{
+    void (*const kernels[])(const void*) = {{{names}}};
+    return emulated::run(kernels[kernel], params, grid, threads, seed);
+}}
+extern "C" const uint32_t params_bytes = sizeof(v0::Params);
+"""
+_KERNEL = """\
+namespace {name} {{
+{source}
+void run(const void* params) {{ {entry}(*static_cast<const Params*>(params)); }}
+}}  // namespace {name}
+"""
+# What a kernel's text has that several of them in one program may not.
+_INCLUDES = re.compile(r'^#(?:include "fp8gemm/.*"|pragma once)$', re.MULTILINE)
+_ENTRY = 'extern "C" __global__'
+_SHARED = "extern __shared__ __align__(1024) uint8_t shared_bytes[];"
+
+Emulate = Callable[[Task, int, int], str]
+"""Runs a task with so many CTAs and a seed, and says what is wrong besides the result; "" if nothing is."""
+
+
+def emulators(step: Step, directory: Path, sources: Sequence[str] = ()) -> list[Emulate]:
+    """A kernel, compiled for the host, and other versions of it; the test is skipped without a C++ compiler.
+
+    Args:
+        step: the kernel.
+        directory: an empty one.
+        sources: those of the other versions, made from `source_of`.
+    """
+    if COMPILER is None:
+        pytest.skip("no C++ compiler (c++, g++, clang++ or $CXX) to emulate Hopper with")
+    texts = (source_of(step), *sources)
+    # In the place of the headers of PTX wrappers stand empty ones: ptx.hpp has the wrappers.
+    headers = [path.read_text() for path in (_INCLUDE / "fp8gemm").rglob("*.cuh")]
+    for name in {name for text in (*texts, *headers) for name in _WRAPPERS.findall(text)}:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    program, library = directory / "kernel.cpp", directory / "kernel.so"
+    kernels = [_KERNEL.format(name=f"v{i}", source=_plain(text), entry=step.entry) for i, text in enumerate(texts)]
+    names = ", ".join(f"v{i}::run" for i in range(len(texts)))
+    includes = "\n".join(_INCLUDES.findall(texts[0]))
+    program.write_text(_PROGRAM.format(includes=includes, kernels="\n".join(kernels), names=names))
+    places = [f"-I{place}" for place in (directory, _HERE, _INCLUDE)]
+    command = [COMPILER, "-std=c++20", "-O1", "-Wno-unknown-pragmas", "-shared", "-fPIC", *places]
+    done = subprocess.run([*command, str(program), "-o", str(library)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = ctypes.CDLL(str(library))
+    loaded.emulate.restype = ctypes.c_char_p
+    return [partial(_emulate, loaded, i, step.threads) for i in range(len(texts))]
+
+
+def _plain(source: str) -> str:
+    assert _ENTRY in source and _SHARED in source
+    return _INCLUDES.sub("", source).replace(_ENTRY, "").replace(_SHARED, "")
+
+
+def _emulate(library: ctypes.CDLL, kernel: int, threads: int, task: Task, grid: int, seed: int) -> str:
+    params = make_arguments(task, encode=_encode_2d).params
+    assert ctypes.sizeof(params) == ctypes.c_uint32.in_dll(library, "params_bytes").value
+    said: bytes = library.emulate(kernel, ctypes.c_void_p(ctypes.addressof(params)), grid, threads, seed)
+    return said.decode()
+
+
+def _encode_2d(
+    destination: int,
+    *,
+    address: int,
+    dtype: DataType,
+    inner: int,
+    outer: int,
+    outer_stride_bytes: int,
+    box_inner: int,
+    box_outer: int,
+    swizzle: Swizzle,
+) -> None:
+    """``TensorMap`` of hopper.hpp, by the rules of `fp8gemm.driver.tensor_map.encode_2d`."""
+    tensor_map._traits(dtype, (box_inner, box_outer), swizzle, "256B")
+    tensor_map._check_place(destination, address, inner, outer, outer_stride_bytes)
+    size = tensor_map._ELEMENT_BYTES[dtype]
+    assert swizzle == "none" or box_inner * size == 128, "hopper.hpp knows swizzled rows of 128 bytes alone"
+    extents = address, inner, outer, outer_stride_bytes, size, box_inner, box_outer
+    text = struct.pack("<4Q4I", *extents, swizzle != "none")
+    ctypes.memmove(destination, text, len(text))
