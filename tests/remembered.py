@@ -32,7 +32,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLE = "FP8GEMM_TEST_CACHE"
 MAX_BYTES = 512 * 2**20
-"""All kernels and listings of three thirds under three compilers take a fifth of that."""
+"""A run of one third of the kernels, with their listings, keeps 25 MiB."""
 _UNFINISHED, _UNFINISHED_FOR_S = ".part", 3600.0
 
 
