@@ -1,6 +1,10 @@
 # Each target builds its own .venv first, on any machine with Python >= 3.10; see scripts/venv.sh for which torch it uses.
 #   make demo            quantise, compile, run and check a few layers
-#   make test            the tests; ARGS="-k store" passes options to pytest
+#   make test            the tests, those of a GPU where there is a Hopper one; ARGS="-k store" passes options to pytest.
+#                        Kernels that only cover tiles, outputs and stores: a third, which the first lines of a run name
+#                        (FP8GEMM_TEST_THIRD). What was compiled is kept in .cache/test-kernels (FP8GEMM_TEST_CACHE)
+#   make test-all        the same with all of these kernels, as every night and where a device header has changed
+#   make test-gpu        the tests of a GPU alone; each says why it is skipped where there is none
 #   make check           style and types
 #   make clean           removes the environment and build products, never the kernel cache
 
@@ -9,13 +13,19 @@ ENVIRONMENT := $(VENV)/python.path
 # Read when a recipe runs, by which time the file is there.
 RUN = PYTHONPATH=. "$$(cat $(ENVIRONMENT))"
 
-.PHONY: demo test check clean
+.PHONY: demo test test-all test-gpu check clean
 
 demo: $(ENVIRONMENT)
 	@$(RUN) -m fp8gemm demo $(ARGS)
 
 test: $(ENVIRONMENT)
-	@$(RUN) -m pytest -rs $(ARGS)
+	@$(RUN) -m tests $(ARGS)
+
+test-all: export FP8GEMM_TEST_THIRD := all
+test-all: test
+
+test-gpu: $(ENVIRONMENT)
+	@$(RUN) -m pytest -rs tests/gpu $(ARGS)
 
 check: $(ENVIRONMENT)
 	@$(RUN) -m ruff check .
@@ -24,7 +34,7 @@ check: $(ENVIRONMENT)
 	@find include scripts examples -name '*.cu*' -exec "$$(dirname "$$(cat $(ENVIRONMENT))")/clang-format" --dry-run -Werror {} +
 
 clean:
-	rm -rf $(VENV) $(VENV).log build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV).log build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 
 $(ENVIRONMENT): pyproject.toml constraints.txt scripts/venv.sh

@@ -1,4 +1,7 @@
-"""Options that put faults or sleeps into the device headers, and what a test does when the GPU does not come back."""
+"""What holds for every run of tests: which it collects, how processes share them, what of the kernels it covers.
+
+And options that put faults or sleeps into the device headers, and what a test does when the GPU does not come back.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
+
+from tests import remembered, sharing, thirds
 
 _MUTANT, _CHAOS = "FP8GEMM_TEST_MUTANT", "FP8GEMM_TEST_CHAOS"
 _STUCK: list[object] = []
@@ -39,8 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # The products here are small, and threads that wait for each other's pieces of them take most of the time.
     torch.set_num_threads(1)
     name, chaos = config.getoption("mutant"), config.getoption("chaos")
+    # For processes that share the tests too, and for runs that tests start.
+    chosen = os.environ.setdefault(thirds.VARIABLE, thirds.of_commit())
+    if chosen not in thirds.CHOICES:
+        raise pytest.UsageError(f"{thirds.VARIABLE}: expected one of {', '.join(thirds.CHOICES)}; got {chosen}")
     if not name and not chaos:
         return
+    os.environ[thirds.VARIABLE] = thirds.ALL  # a fault may show in any
     from tests.mutations import catalogue, tree
 
     try:
@@ -56,9 +66,58 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("FP8GEMM_TEST_REPORT_DIR", None)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     name, chaos = config.getoption("mutant"), config.getoption("chaos")
-    return f"kernels: {name or 'without fault'}{', with sleeps' if chaos else ''}" if name or chaos else None
+    faults = [f"kernels: {name or 'without fault'}{', with sleeps' if chaos else ''}"] if name or chaos else []
+    covered = os.environ[thirds.VARIABLE]
+    what = "all kernels" if covered == thirds.ALL else f"third {covered} of the kernels"
+    return [*faults, f"{thirds.VARIABLE}={covered}: tests that cover tiles, outputs and stores take {what}"]
+
+
+def _is_one_of_several(config: pytest.Config) -> bool:
+    """Whether this process runs a part of the tests for another, by pytest-xdist."""
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return sharing.processes()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return sharing.scheduler(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if sharing.leaves_out(collection_path, config) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_one_of_several(config):
+        sharing.first_the_longest(items)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if sharing.HERE in sharing.named(config) and sharing.leaves_out(sharing.GPU, config):
+        terminalreporter.write_line(f"GPU tests are left out: {sharing.why_no_gpu()}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    kept = remembered.place()
+    if kept is not None and not _is_one_of_several(session.config):
+        remembered.evict(kept)
+
+
+@pytest.fixture(scope="module")
+def known_kernels() -> Iterator[None]:
+    """Kernels of this module's tests, which only look at them, are taken from runs before, where those had the same."""
+    from fp8gemm.jit import build
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "compile_program", remembered.compile_program)
+        yield
 
 
 @pytest.fixture

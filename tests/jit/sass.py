@@ -18,6 +18,7 @@ import pytest
 
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.render import ENTRY
+from tests import remembered
 
 Instructions = tuple[str, ...]
 """Opcode first, in the order of the listing."""
@@ -36,8 +37,11 @@ def disassemblers() -> Iterator[Path]:
 
 def disassemble(tool: Path, cubin: Path) -> str | None:
     """The listing, or None if this tool cannot read the cubin: it may be older than the compiler."""
-    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True)
-    return done.stdout if done.returncode == 0 and ENTRY in done.stdout else None
+    try:
+        text = remembered.disassemble(tool, cubin)
+    except subprocess.CalledProcessError:
+        return None
+    return text if ENTRY in text else None
 
 
 def instructions_of(artifacts: Sequence[Artifact], directory: Path) -> list[Instructions]:

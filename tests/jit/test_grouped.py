@@ -29,6 +29,8 @@ from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests.jit.sass import Instructions, find, instructions_of
 
+pytestmark = pytest.mark.usefixtures("known_kernels")
+
 CONTIGUOUS, MASKED, COLUMNS = Grouping.CONTIGUOUS, Grouping.MASKED, Grouping.COLUMNS
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 BF16, F16, F32 = OutputType.BFLOAT16, OutputType.FLOAT16, OutputType.FLOAT32

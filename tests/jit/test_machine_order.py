@@ -31,6 +31,7 @@ from tests.jit.listing import Listing
 from tests.jit.nvrtcs import compile_with, is_older, libraries
 from tests.jit.sass import disassemble, disassemblers
 from tests.swap_ab import SPREAD
+from tests.thirds import third_of
 
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 BF16, F16, F32 = OutputType.BFLOAT16, OutputType.FLOAT16, OutputType.FLOAT32
@@ -104,13 +105,17 @@ def compile_all(library: str, wanted: list[Kernel], target: Path) -> Compiled:
 
 
 @pytest.fixture(
-    scope="module", params=["", *libraries()], ids=["the NVRTC in use", *map(os.path.basename, libraries())]
+    scope="module",
+    params=["", *libraries()],
+    ids=["the NVRTC in use", *map(os.path.basename, libraries())],
 )
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """All kernels; of a compiler that is older than the one in use, whose instructions are much the same, a part."""
+    """All kernels whose turn it is, of a compiler that is older than the one in use, whose instructions are much the
+    same, a fifth of them; and always one of each sort."""
     wanted = kernels()
-    if is_older(request.param):
-        wanted = [wanted[index] for index in sorted({*range(0, len(wanted), 5), *_first_of_each_sort(wanted)})]
+    taken = range(0, len(wanted), 5 if is_older(request.param) else 1)
+    chosen = third_of(taken, lambda index: wanted[index].request.label)
+    wanted = [wanted[index] for index in sorted({*chosen, *_first_of_each_sort(wanted)})]
     return compile_all(request.param, wanted, tmp_path_factory.mktemp("order") / "kernels")
 
 

@@ -25,6 +25,8 @@ from fp8gemm.kernels.quantize import (
 from fp8gemm.tuning.problem import InputType
 from tests.jit.sass import Instructions, find, instructions_of
 
+pytestmark = pytest.mark.usefixtures("known_kernels")
+
 REGISTERS_OF_SM, THREADS_OF_SM, CTAS_OF_SM, REGISTER_STEP = 65536, 2048, 32, 8
 BYTES_IN_FLIGHT = 27 * 1024
 """Of an SM: 4.8 TB/s of memory, 132 SMs, and about 0.7 us from a load to its data."""

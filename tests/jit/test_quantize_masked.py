@@ -19,6 +19,8 @@ from fp8gemm.tuning.problem import InputType
 from tests.jit.sass import Instructions, find, instructions_of
 from tests.jit.test_quantize import LANE_VALUES, SIZES, VALUES_OF_PAIR, VECTOR_BYTES, Case
 
+pytestmark = pytest.mark.usefixtures("known_kernels")
+
 Built = dict[Case, Artifact]
 Listed = dict[Case, Instructions]
 

@@ -18,6 +18,8 @@ from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from tests.jit.sass import Instructions, find, instructions_of
 
+pytestmark = pytest.mark.usefixtures("known_kernels")
+
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 FLOAT16, FLOAT32 = OutputType.FLOAT16, OutputType.FLOAT32
 

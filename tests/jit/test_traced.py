@@ -19,6 +19,8 @@ from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKi
 from tests.jit.sass import disassemble, disassemblers
 from tests.jit.test_kernels import faults_of
 
+pytestmark = pytest.mark.usefixtures("known_kernels")
+
 _CLOCK = re.compile(r"SR_CLOCK|SR_GLOBALTIMER")
 _SYMBOL = b"fp8gemm_trace\0"
 _TRACE = Path(__file__).resolve().parents[2] / "include" / "fp8gemm" / "trace"

@@ -17,14 +17,17 @@ import pytest
 
 from fp8gemm.errors import CompileError
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source, nvrtc_version
+from fp8gemm.jit.fingerprint import header_closure, key_of
 from fp8gemm.jit.render import render_source
 from fp8gemm.tuning import config as dense
 from fp8gemm.tuning import swap_ab
+from tests import remembered
 from tests.gpu.test_stress import DENSE, SWAP_AB, drawn_swap_ab
 from tests.jit.sass import disassemblers
 from tests.mutations import tree
 from tests.mutations.catalogue import CONTROLS, MUTANTS, find
 from tests.mutations.mutant import REFUSED, SAMPLES, Caught, Edit, Mutant
+from tests.mutations.ptx import OPTIONS as PTX_OPTIONS
 from tests.mutations.ptx import translate
 from tests.mutations.release import IN_REGISTERS
 from tests.mutations.runner import ROOT, Outcome, run_mutant, run_tests
@@ -61,11 +64,19 @@ def compiled(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory)
         name = f"{mutant.name if mutant else ''}-{sample}-{chaos}-{to_ptx}"
         include = tree.make(place / name, mutant, chaos=chaos)
         request = SAMPLES[sample].request
-        source, options = render_source(request), compile_options(request.arch)
-        try:
+        source, arch = render_source(request), request.arch
+        options = PTX_OPTIONS if to_ptx else compile_options(arch)
+
+        def compile_now() -> CompileResult | bytes:
             if to_ptx:
                 return translate(request, include)
-            return compile_source(source, label=request.label, options=options, arch=request.arch, include_dir=include)
+            return compile_source(source, label=request.label, options=options, arch=arch, include_dir=include)
+
+        try:
+            if mutant is not None and mutant not in MUTANTS:
+                return compile_now()  # of a test of the compiler itself
+            key = key_of(source, header_closure(source, include), options=options, arch=arch)
+            return remembered.compiled("ptx" if to_ptx else "kernel", key, compile_now)
         except CompileError as error:
             return error
 
