@@ -34,7 +34,7 @@ _PROMOTE_AT_THE_END = f"""\
             }}
 {PROMOTE}        }}
 """
-_ALL_OF_K = "        multiply_up_to<kBorderRange>(steps, accumulators);\n"
+_ALL_OF_K = "        multiply_up_to<Chunks::kBorderRange>(steps, accumulators);\n"
 
 MUTANTS = (
     Mutant(

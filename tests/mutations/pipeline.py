@@ -187,22 +187,24 @@ _DEADLOCKS = (
     _deadlock(
         "long-chunk-counted-as-short",
         "consumers go through more K blocks than there are, because long chunks count as short ones",
-        Edit(_MULTIPLY, "k_block += kLongChunk;", "k_block += kShortChunk;"),
+        Edit(_MULTIPLY, "k_block += Chunks::kLong;", "k_block += Chunks::kShort;"),
     ),
     _deadlock(
         "short-chunk-not-counted",
         "consumers go through short chunks without end",
-        Edit(_MULTIPLY, "k_block += kShortChunk;", "k_block += 0;"),
+        Edit(_MULTIPLY, "k_block += Chunks::kShort;", "k_block += 0;"),
     ),
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
-        Edit(_MULTIPLY, "while (k_block < steps) {", "while (k_block + kShortChunk <= steps) {"),
+        Edit(_MULTIPLY, "while (k_block < steps) {", "while (k_block + Chunks::kShort <= steps) {"),
     ),
     race(
         "end-of-k-overlooked",
         "a chunk that K ends in goes on with the stages of the next tile",
-        Edit(_MULTIPLY, "k_block + kRest == Shape::kNumSteps", "k_block + kRest == Shape::kNumSteps + 1"),
+        Edit(
+            _MULTIPLY, "k_block + Chunks::kRest == Shape::kNumSteps", "k_block + Chunks::kRest == Shape::kNumSteps + 1"
+        ),
     ),
     race(
         "in-flight-at-the-end-of-k",

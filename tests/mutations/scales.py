@@ -11,7 +11,7 @@ _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
 _RUN = "            multiplier.run(tile.steps(), accumulators);\n"
-_AT_A_STEP = "if (kInFlight > 1 && wave % (kShortChunk * kWavesPerBlock) == 0) {"
+_AT_A_STEP = "if (kInFlight > 1 && wave % (Chunks::kShort * kWavesPerBlock) == 0) {"
 _ADVANCE = """\
             if (kInFlight == 1 && wave + 1 == kWaves) {
                 scales_.advance(k_block + kLength);
@@ -161,13 +161,13 @@ _MOMENTS = (
     Mutant(
         "long-chunk-scaled-as-the-first",
         "every long chunk takes the weight scales of the first K blocks",
-        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == kLongChunk ? 0 : k_block")),),
+        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == Chunks::kLong ? 0 : k_block")),),
         under("128x128"),
     ),
     Mutant(
         "short-chunk-scaled-as-the-first",
         "every short chunk takes the weight scales of the first K blocks",
-        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == kShortChunk ? 0 : k_block")),),
+        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == Chunks::kShort ? 0 : k_block")),),
         under("128x128"),
     ),
     Mutant(

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
+#include "fp8gemm/mainloop/chunk_plan.cuh"
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/stage.cuh"
@@ -43,36 +44,9 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     using Ring = BarrierRing<Config::kStages>;
     using Scales = typename ScalesOfB<Config, Config::kScaling>::Type;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
-    static constexpr uint32_t kWavesPerBlock = Shape::kWavesM * Shape::kWavesN;
-    static constexpr uint32_t kInFlight = Config::kWavesInFlight;
-    /// Copies of the main loop, each for the borders of a range: see block_scales.cuh.
-    static constexpr uint32_t kBorders = kScaleBlock / Scales::kBorderStep;
-    static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kBorders, 4u) : 1;
-    static constexpr uint32_t kBorderRange = kScaleBlock / kLoops;
-    /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
-    /// or, with two waves of them, where K ends inside a chunk.
-    static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
-                                             Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
-    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
-    /// K blocks of straight code. Chunks of all copies are at most twelve, which keeps compilation below a second.
-    static constexpr uint32_t kMostOfChunk = kInFlight == 1 ? minimum(4u, 8 / kLoops) : kWavesPerBlock > 1 ? 4 : 8;
-    static constexpr uint32_t kPlainChunk = minimum(kMostOfChunk, kMostOfK);
-    static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
-    /// Of a product whose K is its group's, nothing is known of how many K blocks there are: what no long chunk takes is
-    /// multiplied block by block.
-    static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
-    static constexpr uint32_t kLongChunk = kStepsVary || kInFlight > 1 ? kMostOfChunk
-                                           : kEndsAnywhere ? kPlainChunk
-                                                           : greatest_common_divisor(kPlainChunk, Shape::kNumSteps);
-    static constexpr uint32_t kShortChunk = kStepsVary ? 1 : kInFlight == 1 ? kLongChunk : kLongChunk / 2;
-    static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
-    static constexpr bool kTwoChunks = kShortChunk < kLongChunk && (kStepsVary || kLongChunk <= Shape::kNumSteps);
-    static constexpr bool kStaggers = kTwoChunks && !kStepsVary;
-    static_assert(!kStepsVary || Config::kScaling == Scaling::kRow, "block scales are read for a K that is known");
-    static_assert(kInFlight > 1 || Shape::kWavesM == 1 || Shape::kWavesN == 1 || Config::kScaling == Scaling::kBlock,
-                  "scales of B are those of the wave before, of other columns");
-    static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
-                  "weight scales advance between short chunks and in the middle of long ones");
+    using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
+    static constexpr uint32_t kWavesPerBlock = Chunks::kWavesPerBlock;
+    static constexpr uint32_t kInFlight = Chunks::kInFlight;
 
     /// A wave that has been started.
     struct Flight {
@@ -124,7 +98,7 @@ public:
     /// Computes this warpgroup's part of the tile that was begun, over the whole of K: so many stages.
     FP8GEMM_DEVICE void run(uint32_t steps, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
-        multiply_up_to<kBorderRange>(steps, accumulators);
+        multiply_up_to<Chunks::kBorderRange>(steps, accumulators);
     }
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
@@ -158,27 +132,27 @@ private:
     FP8GEMM_DEVICE void multiply_up_to(uint32_t steps, typename Shape::Accumulators& accumulators) {
         if constexpr (kLargest < kScaleBlock) {
             if (scales_.border() > kLargest) {
-                multiply_up_to<kLargest + kBorderRange>(steps, accumulators);
+                multiply_up_to<kLargest + Chunks::kBorderRange>(steps, accumulators);
                 return;
             }
         }
-        multiply_chunks(steps, Borders{kLargest - kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
+        multiply_chunks(steps, Borders{kLargest - Chunks::kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
     }
 
     FP8GEMM_DEVICE void multiply_chunks(uint32_t steps, Borders borders, typename Shape::Accumulators& accumulators) {
         uint32_t k_block = 0;
-        bool is_short = kStaggers && warpgroup_ % 2 == 1;
+        bool is_short = Chunks::kStaggers && warpgroup_ % 2 == 1;
 #pragma unroll 1
         while (k_block < steps) {
-            if constexpr (kTwoChunks) {
-                if (!is_short && k_block + kLongChunk <= steps) {
-                    multiply_chunk<kLongChunk>(k_block, borders, accumulators);
-                    k_block += kLongChunk;
+            if constexpr (Chunks::kHasBoth) {
+                if (!is_short && k_block + Chunks::kLong <= steps) {
+                    multiply_chunk<Chunks::kLong>(k_block, borders, accumulators);
+                    k_block += Chunks::kLong;
                     continue;
                 }
             }
-            multiply_chunk<kShortChunk>(k_block, borders, accumulators);
-            k_block += kShortChunk;
+            multiply_chunk<Chunks::kShort>(k_block, borders, accumulators);
+            k_block += Chunks::kShort;
             is_short = false;
         }
     }
@@ -187,16 +161,16 @@ private:
     template <uint32_t kLength>
     FP8GEMM_DEVICE void multiply_chunk(uint32_t k_block, Borders borders, typename Shape::Accumulators& accumulators) {
         constexpr uint32_t kWaves = kLength * kWavesPerBlock;
-        constexpr uint32_t kWavesOfRest = kLength == kShortChunk ? kRest * kWavesPerBlock : 0;
+        constexpr uint32_t kWavesOfRest = kLength == Chunks::kShort ? Chunks::kRest * kWavesPerBlock : 0;
         Flight flights[kInFlight];
 #pragma unroll
         for (uint32_t wave = 0; wave < kWaves; ++wave) {
-            if (wave != 0 && wave == kWavesOfRest && k_block + kRest == Shape::kNumSteps) {
+            if (wave != 0 && wave == kWavesOfRest && k_block + Chunks::kRest == Shape::kNumSteps) {
                 land(k_block, wave, borders, flights, accumulators);
                 return;
             }
             // Weight scales advance beside a multiplication: the one just started, or with two in flight the one before.
-            if (kInFlight > 1 && wave % (kShortChunk * kWavesPerBlock) == 0) {
+            if (kInFlight > 1 && wave % (Chunks::kShort * kWavesPerBlock) == 0) {
                 scales_.advance(k_block + wave / kWavesPerBlock);
             }
             start(k_block, wave, flights);
