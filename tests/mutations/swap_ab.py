@@ -31,7 +31,7 @@ def _wrong(name: str, what: str, *edits: Edit, tests: tuple[str, ...], sample: s
     return Mutant(f"swapped-{name}", what, edits, tests, sample=sample)
 
 
-_SCALE = "scales_[step * Shape::kBlocksPerStage + block_]"
+_SCALE = "scales_[(chunk.first_step + wave) * Shape::kBlocksPerStage + block_]"
 _SCALE_ROW = "Shape::row_of_scales_b(split.tile.n) * Shape::kNumKBlocks"
 _LATER_BATCHES = "for (uint32_t pass = kBatch; pass < kPasses; pass += kBatch) {"
 _OPERANDS = (
@@ -44,7 +44,11 @@ _OPERANDS = (
     _wrong(
         "scale-of-the-next-block",
         "products of scales come from one K block later",
-        Edit(_MULTIPLY, _SCALE, "scales_[(step * Shape::kBlocksPerStage + block_ + 1) % Shape::kBlocksOfCta]"),
+        Edit(
+            _MULTIPLY,
+            _SCALE,
+            "scales_[((chunk.first_step + wave) * Shape::kBlocksPerStage + block_ + 1) % Shape::kBlocksOfCta]",
+        ),
         tests=_steps("swap64x64-d4-c1"),
     ),
     _wrong(

@@ -14,6 +14,7 @@
 
 #include "fp8gemm/mainloop/block_scales.cuh"
 #include "fp8gemm/mainloop/chunk_plan.cuh"
+#include "fp8gemm/mainloop/pipelined.cuh"
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/stage.cuh"
@@ -45,8 +46,17 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     using Scales = typename ScalesOfB<Config, Config::kScaling>::Type;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
     using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
-    static constexpr uint32_t kWavesPerBlock = Chunks::kWavesPerBlock;
+
+public:
+    // What `pipelined` asks for; `start`, `release` and `promote` are below. A step is one K block of the share.
     static constexpr uint32_t kInFlight = Chunks::kInFlight;
+    static constexpr uint32_t kWavesPerStep = Chunks::kWavesPerBlock;
+    static constexpr uint32_t kSteps = Shape::kNumSteps;
+
+    struct Chunk {
+        uint32_t first_step;
+        Borders borders;  ///< that this copy of the main loop serves
+    };
 
     /// A wave that has been started.
     struct Flight {
@@ -56,7 +66,9 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
         uint32_t full;     ///< address of the stage's full barrier
         uint32_t pending;  ///< 0, once the scales have been loaded
     };
+    using Flights = Flight[kInFlight];
 
+private:
     Stages& stages_;
     Ring& ring_;
     Scales scales_;
@@ -146,57 +158,29 @@ private:
         while (k_block < steps) {
             if constexpr (Chunks::kHasBoth) {
                 if (!is_short && k_block + Chunks::kLong <= steps) {
-                    multiply_chunk<Chunks::kLong>(k_block, borders, accumulators);
+                    pipelined<Chunks::kLong, 0>(*this, Chunk{k_block, borders}, accumulators);
                     k_block += Chunks::kLong;
                     continue;
                 }
             }
-            multiply_chunk<Chunks::kShort>(k_block, borders, accumulators);
+            pipelined<Chunks::kShort, Chunks::kRest>(*this, Chunk{k_block, borders}, accumulators);
             k_block += Chunks::kShort;
             is_short = false;
         }
     }
 
-    /// Multiplies and promotes `kLength` stages from that of `state_` on, wave after wave. A short chunk stops where K ends.
-    template <uint32_t kLength>
-    FP8GEMM_DEVICE void multiply_chunk(uint32_t k_block, Borders borders, typename Shape::Accumulators& accumulators) {
-        constexpr uint32_t kWaves = kLength * kWavesPerBlock;
-        constexpr uint32_t kWavesOfRest = kLength == Chunks::kShort ? Chunks::kRest * kWavesPerBlock : 0;
-        Flight flights[kInFlight];
-#pragma unroll
-        for (uint32_t wave = 0; wave < kWaves; ++wave) {
-            if (wave != 0 && wave == kWavesOfRest && k_block + Chunks::kRest == Shape::kNumSteps) {
-                land(k_block, wave, borders, flights, accumulators);
-                return;
-            }
-            // Weight scales advance beside a multiplication: the one just started, or with two in flight the one before.
-            if (kInFlight > 1 && wave % (Chunks::kShort * kWavesPerBlock) == 0) {
-                scales_.advance(k_block + wave / kWavesPerBlock);
-            }
-            start(k_block, wave, flights);
-            if (kInFlight == 1 && wave + 1 == kWaves) {
-                scales_.advance(k_block + kLength);
-            }
-            if (wave + 1 >= kInFlight) {
-                finish<kInFlight - 1>(k_block, wave + 1 - kInFlight, borders, flights, accumulators);
-            }
+public:
+    /// With the first wave of a K block, waits for the block's stage.
+    ///
+    /// Weight scales advance beside a multiplication: the one just started, or with two in flight the one before.
+    template <uint32_t kWaves>
+    FP8GEMM_DEVICE void start(uint32_t wave_of_chunk, Chunk chunk, Flights& flights) {
+        if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {
+            scales_.advance(chunk.first_step + wave_of_chunk / kWavesPerStep);
         }
-        land(k_block, kWaves, borders, flights, accumulators);
-    }
-
-    /// Finishes what is still in flight after so many waves of a chunk.
-    FP8GEMM_DEVICE void land(uint32_t first_k_block, uint32_t waves, Borders borders, Flight (&flights)[kInFlight],
-                             typename Shape::Accumulators& accumulators) {
-        if constexpr (kInFlight > 1) {
-            finish<0>(first_k_block, waves - 1, borders, flights, accumulators);
-        }
-    }
-
-    /// Starts a wave of a chunk; with the first of a K block, waits for the block's stage.
-    FP8GEMM_DEVICE void start(uint32_t first_k_block, uint32_t wave_of_chunk, Flight (&flights)[kInFlight]) {
         Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t k_block = first_k_block + wave_of_chunk / kWavesPerBlock;
-        const uint32_t wave = wave_of_chunk % kWavesPerBlock;
+        const uint32_t k_block = chunk.first_step + wave_of_chunk / kWavesPerStep;
+        const uint32_t wave = wave_of_chunk % kWavesPerStep;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
         if (wave == 0) {
@@ -220,30 +204,35 @@ private:
             flight.products = scales_.products_below(above.products, slot, k_block, n, scales_a, loaded);
         }
         flight.pending = release_.pending(loaded);
-        if (wave == kWavesPerBlock - 1) {
+        if (wave == kWavesPerStep - 1) {
             look_ahead();
         }
+        if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
+            scales_.advance(chunk.first_step + kWaves / kWavesPerStep);
+        }
     }
 
-    /// Waits for a wave of a chunk, behind which `kLater` have been started, and promotes it; with the last of a K block,
-    /// hands back the block's stage.
-    template <uint32_t kLater>
-    FP8GEMM_DEVICE void finish(uint32_t first_k_block, uint32_t wave_of_chunk, Borders borders,
-                               Flight (&flights)[kInFlight], typename Shape::Accumulators& accumulators) {
-        Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t k_block = first_k_block + wave_of_chunk / kWavesPerBlock;
-        const uint32_t wave = wave_of_chunk % kWavesPerBlock;
-        const uint32_t m = wave / Shape::kWavesN;
-        const uint32_t n = wave % Shape::kWavesN;
-        ptx::wgmma_wait<kLater>();
-        this->mark(Activity::kPromote, of_tile(k_block), wave);
+    /// With the last wave of a K block, once the scales of all its waves have been loaded.
+    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights) {
+        const Flight& flight = flights[wave_of_chunk % kInFlight];
+        const uint32_t wave = wave_of_chunk % kWavesPerStep;
+        this->mark(Activity::kPromote, of_tile(chunk.first_step + wave_of_chunk / kWavesPerStep), wave);
         release_.wait_for(flight.pending);
-        if (wave == kWavesPerBlock - 1) {
+        if (wave == kWavesPerStep - 1) {
             release_.release(flight.full);
         }
-        scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
     }
 
+    /// s = scale_a * scale_b; acc = fma(s, block_sum, acc).
+    FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights,
+                                typename Shape::Accumulators& accumulators) {
+        const Flight& flight = flights[wave_of_chunk % kInFlight];
+        const uint32_t m = wave_of_chunk % kWavesPerStep / Shape::kWavesN;
+        const uint32_t n = wave_of_chunk % Shape::kWavesN;
+        scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n]);
+    }
+
+private:
     /// Starts block_sums = the wave's product over one K block.
     FP8GEMM_DEVICE void multiply_wave(uint32_t stage, uint32_t m, uint32_t n,
                                       float (&block_sums)[Shape::kWaveRegisters]) {
