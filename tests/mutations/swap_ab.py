@@ -6,7 +6,7 @@ from tests.mutations.mutant import REFUSED, Edit, Mutant
 
 _KERNEL, _LOAD, _MULTIPLY = "kernels/swap_ab.cuh", "mainloop/swap_ab_load.cuh", "mainloop/swap_ab_multiply.cuh"
 _COPIES = "mainloop/swap_ab_copies.cuh"
-_SCALES, _SHARES, _STORE = "mainloop/scale_products.cuh", "epilogue/sum_shares.cuh", "epilogue/piece_store.cuh"
+_SCALES, _SHARES, _STORE = "mainloop/scale_products.cuh", "epilogue/cluster_reduction.cuh", "epilogue/piece_store.cuh"
 _SPLIT = "scheduler/split.cuh"
 
 _TESTS = "tests/gpu/test_swap_ab.py"

@@ -6,7 +6,7 @@ from tests.mutations.mutant import HANG, RELEASED, STRESS_SWAPPED, WAITED, Edit,
 
 _KERNEL, _LOAD, _MULTIPLY = "kernels/swap_ab.cuh", "mainloop/swap_ab_load.cuh", "mainloop/swap_ab_multiply.cuh"
 _PIPELINED = "mainloop/pipelined.cuh"
-_SHARES = "epilogue/sum_shares.cuh"
+_SHARES = "epilogue/cluster_reduction.cuh"
 
 _FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
 _SPILLS = ("tests/jit/test_swap_ab.py::test_kernels_do_not_spill_and_lose_no_overlap[shapes]",)
