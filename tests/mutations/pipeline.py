@@ -223,7 +223,10 @@ _TENSOR_CORE = (
     Mutant(
         "one-group-left-running-at-the-end-of-a-chunk",
         "the sums of a chunk's last wave are used while its WGMMAs may still be running",
-        (Edit(_PIPELINED, "finish_wave<0>(waves, kWaves - 1,", "finish_wave<1>(waves, kWaves - 1,"),),
+        tuple(
+            Edit(_PIPELINED, f"finish_wave<0>({last}", f"finish_wave<1>({last}")
+            for last in ("waves, wave - 1,", "waves, kWaves - 1,")
+        ),
         _WARNED,
         gpu=False,
     ),
