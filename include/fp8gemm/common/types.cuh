@@ -22,6 +22,20 @@ using uint64_t = unsigned long long;
 
 static_assert(sizeof(uint16_t) == 2 && sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "unexpected data model");
 
+template <bool kCondition, class Then, class Else>
+struct ConditionalType {
+    using Type = Then;
+};
+
+template <class Then, class Else>
+struct ConditionalType<false, Then, Else> {
+    using Type = Else;
+};
+
+/// One of two types, chosen at compile time. The other is named and no more: it need not compile.
+template <bool kCondition, class Then, class Else>
+using Conditional = typename ConditionalType<kCondition, Then, Else>::Type;
+
 /// What the output is made of.
 enum class OutputType { kBfloat16, kFloat16, kFloat32 };
 

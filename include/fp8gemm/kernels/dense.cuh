@@ -37,23 +37,11 @@
 
 namespace fp8gemm {
 
-template <class Config, StoreKind kStore, bool kGrouped = Config::kGrouping != Grouping::kNone>
-struct EpiloguePolicy;
-
+/// How the output is written. Groups end where others begin, which TMA may not write to.
 template <class Config>
-struct EpiloguePolicy<Config, StoreKind::kTma, false> {
-    using Type = TmaStore<Config>;
-};
-
-template <class Config>
-struct EpiloguePolicy<Config, StoreKind::kTma, true> {
-    using Type = ClippedStore<Config>;
-};
-
-template <class Config, bool kGrouped>
-struct EpiloguePolicy<Config, StoreKind::kPredicated, kGrouped> {
-    using Type = PredicatedStore<Config>;
-};
+using EpiloguePolicy =
+    Conditional<Config::kStore == StoreKind::kPredicated, PredicatedStore<Config>,
+                Conditional<Config::kGrouping == Grouping::kNone, TmaStore<Config>, ClippedStore<Config>>>;
 
 /// The groups of a single product: none, and nothing to know of them. grouped.cuh has the other such policy.
 template <class Config>
@@ -75,8 +63,8 @@ struct Dense {
     using Shape = TileShape<Config>;
     using Schedule = typename Groups::Schedule;
     using Reduction = WarpgroupReduction<Config>;
-    using Output = typename SummedConfig<Config>::Type;
-    using Epilogue = typename EpiloguePolicy<Output, Config::kStore>::Type;
+    using Output = Summed<Config>;
+    using Epilogue = EpiloguePolicy<Output>;
 
     static constexpr uint32_t kNumThreads = (1 + Shape::kWarpgroups) * kThreadsPerWarpgroup;
     static constexpr uint32_t kLoadRegisters = 40;

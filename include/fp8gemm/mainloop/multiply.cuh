@@ -25,25 +25,12 @@
 
 namespace fp8gemm {
 
-template <class Config, Scaling kScaling>
-struct ScalesOfB;
-
-template <class Config>
-struct ScalesOfB<Config, Scaling::kBlock> {
-    using Type = BlockScales<Config>;
-};
-
-template <class Config>
-struct ScalesOfB<Config, Scaling::kRow> {
-    using Type = RowScales<Config>;
-};
-
 template <class Config>
 class Multiplier : Tracer<Config, Track::kMultiply> {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
     using Ring = BarrierRing<Config::kStages>;
-    using Scales = typename ScalesOfB<Config, Config::kScaling>::Type;
+    using Scales = Conditional<Config::kScaling == Scaling::kBlock, BlockScales<Config>, RowScales<Config>>;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
     using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
 

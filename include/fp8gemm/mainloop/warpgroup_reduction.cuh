@@ -31,7 +31,7 @@ struct WarpgroupReduction {
 template <class Config>
 struct WarpgroupReduction<Config, 2> {
     using Shape = TileShape<Config>;
-    using Totals = typename TileShape<typename SummedConfig<Config>::Type>::Accumulators;
+    using Totals = typename TileShape<Summed<Config>>::Accumulators;
 
     static constexpr uint32_t kHalf = Shape::kWaveRegisters / 2;
     static constexpr uint32_t kThreads = 2 * kThreadsPerWarpgroup;
