@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutations.mutant import REFUSED, Edit, Mutant
 
 _KERNEL, _LOAD, _MULTIPLY = "kernels/swap_ab.cuh", "mainloop/swap_ab_load.cuh", "mainloop/swap_ab_multiply.cuh"
-_COPIES = "mainloop/swap_ab_copies.cuh"
+_COPIES = "mainloop/swap_ab_stage.cuh"
 _SCALES, _SHARES, _STORE = "mainloop/scale_products.cuh", "epilogue/cluster_reduction.cuh", "epilogue/piece_store.cuh"
-_SPLIT = "scheduler/split.cuh"
+_SPLIT = "scheduler/tile_order.cuh"
 
 _TESTS = "tests/gpu/test_swap_ab.py"
 _SLICED, _TWO_WARPGROUPS, _CLUSTER = "swap16x16-d5-c3", "swap32x32-k2-d4-c1", "swap24x32-k2-d2-c3"

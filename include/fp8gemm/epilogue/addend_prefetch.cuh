@@ -7,7 +7,7 @@
 
 #include "fp8gemm/common/tile_shape.cuh"
 #include "fp8gemm/epilogue/element.cuh"
-#include "fp8gemm/ptx/prefetch.cuh"
+#include "fp8gemm/ptx/memory.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 
 namespace fp8gemm {

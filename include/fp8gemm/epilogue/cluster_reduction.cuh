@@ -9,7 +9,7 @@
 #include "fp8gemm/common/swap_ab_shape.cuh"
 #include "fp8gemm/ptx/cluster.cuh"
 #include "fp8gemm/ptx/thread.cuh"
-#include "fp8gemm/scheduler/split.cuh"
+#include "fp8gemm/scheduler/tile_order.cuh"
 
 namespace fp8gemm {
 

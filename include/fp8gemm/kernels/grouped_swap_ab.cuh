@@ -24,8 +24,8 @@
 #include "fp8gemm/epilogue/piece_store.cuh"
 #include "fp8gemm/kernels/params.cuh"
 #include "fp8gemm/mainloop/fill_table.cuh"
-#include "fp8gemm/mainloop/swap_ab_copies.cuh"
 #include "fp8gemm/mainloop/swap_ab_multiply.cuh"
+#include "fp8gemm/mainloop/swap_ab_stage.cuh"
 #include "fp8gemm/scheduler/grouped.cuh"
 
 namespace fp8gemm {
