@@ -6,7 +6,17 @@
 // in this association, with the K blocks of a share in ascending order: it is part of the library's contract. What a
 // scale of B covers, and where it comes from, is the policy of Config::kScaling.
 //
-// Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A wave in
+// Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A chunk of
+// four K blocks, with one wave to each:
+//
+//     tensor cores     [=== wave 0 ===][=== wave 1 ===][=== wave 2 ===][=== wave 3 ===]
+//     this warpgroup   F0 S0 F1 S1     W0 R0 P0 F2 S2  W1 R1 P1 F3 S3  W2 R2 P2        W3 R3 P3   then the next chunk
+//
+//     Fi  waits until the stage of wave i is full        Wi  waits for wave i; the one behind it goes on
+//     Si  starts its WGMMAs, and loads its scales        Ri  hands its stage back (what it waits for: release.cuh)
+//                                                        Pi  promotes it, beside the WGMMAs of wave i + 1
+//
+// With one in flight it is F0 S0 W0 R0 P0 F1..., and the other warpgroup's WGMMAs fill the gap. A wave in
 // flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop goes round
 // in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at different
 // times: one always has two waves queued when the other has none. Where K ends inside a chunk, a short one stops there.
