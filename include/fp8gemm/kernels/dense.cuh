@@ -21,7 +21,11 @@
 //   operands.ring.empty  a lane of each consumer warp of the cluster   cluster size x warps        load, 1
 //   epilogue ring.full   a lane of each warp of the warpgroup          4                           store, 0
 //   epilogue ring.empty  the store thread                              1                           multiply, 1
-//   named barriers       both consumer warpgroups, K shared            256                         see warpgroup_reduction.cuh
+//   kFirstShareGiven     both consumer warpgroups, K shared            256                         multiply, once a tile
+//   kSecondShareGiven    both consumer warpgroups, K shared            256                         multiply, once a tile
+//   the CTA's own, or    every thread                                  all threads, of the         all: when barriers are
+//   the cluster's                                                      cluster if there is one     initialised; in a cluster,
+//                                                                                                  before a CTA ends
 #pragma once
 
 #include "fp8gemm/epilogue/addends.cuh"

@@ -17,7 +17,10 @@
 // Barriers                arrives                                count                       first wait, parity
 //   stages.ring.full      load thread (expect_tx) + the bytes    1                           multiply, 0
 //   stages.ring.empty     a lane of each consumer warp           warps                       load, 1
-//   named barriers        consumers, twice a tile: products written; shares stored, and products read
+//   kProductsWritten      consumers                              all consumers               multiply, once a tile
+//   kSharesStored         consumers: products are read too       all consumers               multiply, once a tile
+//   the CTA's own         every thread                           all threads                 all, as the table is filled:
+//                                                                barriers are initialised, the table may be read
 #pragma once
 
 #include "fp8gemm/epilogue/cluster_reduction.cuh"

@@ -12,14 +12,17 @@
 //   stages.weights, .tokens   kStages x K blocks: one for each slice of each warpgroup
 //   stages.ring               kStages x {full, empty}
 //   products                  of the scales, for each K block and token
-//   reduction                 of the columns that this CTA writes: the sums of every share of K
+//   reduction                 of the columns that this CTA writes: the sums of every share of K; in a cluster their barrier
 //
 // Barriers                arrives                                count                       first wait, parity
 //   stages.ring.full      load thread (expect_tx) + the bytes    1                           multiply, 0
 //   stages.ring.empty     a lane of each consumer warp           warps                       load, 0 when a stage comes again
 //   reduction.full        load thread (expect_tx) + the bytes    1                           multiply, 0, in a cluster
-//   named barriers        consumers and load warp; consumers     see SwapAbBarrier
-//   cluster barrier       every thread at the start; the consumers wait for it before they write to another CTA
+//   kBarriersInitialized  the load warp; consumers wait too      all threads                 multiply, once
+//   kProductsWritten      consumers                              all consumers               multiply, once
+//   kSharesStored         consumers, if there is no cluster      all consumers               multiply, once
+//   cluster barrier       every thread of the cluster            all threads                 multiply, once, in a cluster:
+//                                                                ahead of the first write to another CTA
 //
 // With programmatic dependent launch this kernel starts before the one ahead of it has ended. Each thread that reads what
 // that one may have written, or writes anything at all, waits for it first.
