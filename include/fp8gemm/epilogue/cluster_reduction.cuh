@@ -1,5 +1,5 @@
-// The end of a tile whose K was divided, over the CTAs of a cluster, the warpgroups of a CTA and their slices: all shares
-// meet in shared memory and are added up in one fixed order.
+// The end of a tile whose K was divided, over the CTAs of a cluster, the warpgroups of each and their slices: all shares
+// meet in shared memory and are added up in a fixed order.
 //
 // In one CTA they are stored there. In a cluster, CTA r sums and writes every column in the r-th part of the tile's: each
 // warp sends its sums straight to the CTA that they belong to, and a barrier there counts the bytes. No CTA needs to wait

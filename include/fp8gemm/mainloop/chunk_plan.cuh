@@ -39,7 +39,7 @@ private:
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
 
 public:
-    /// Columns between the first and the last border that a copy of the main loop serves, and one step more.
+    /// Columns among which the borders lie that one copy of the main loop serves.
     static constexpr uint32_t kBorderRange = kScaleBlock / kLoops;
     /// K blocks of straight code: of a long chunk, and of a short one, which may be as long.
     static constexpr uint32_t kLong = kStepsVary || kInFlight > 1 ? kMost

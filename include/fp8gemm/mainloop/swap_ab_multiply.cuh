@@ -36,7 +36,6 @@ class SwapAbMultiplier {
     using ScalesOfBlock = typename ScaleProducts<Config>::OfBlock;
     /// Of wide waves fewer are unrolled, because they take the compiler long.
     static constexpr uint32_t kChunk = chunk_of(Shape::kSteps, Shape::kWaveCols > 96 ? 4 : 8);
-
     static constexpr uint32_t kTokenGroups = Shape::kTokens / 8;
 
 public:
@@ -94,6 +93,7 @@ public:
         }
     }
 
+    /// Waits for the step's stage.
     template <uint32_t kWaves>
     FP8GEMM_DEVICE void start(uint32_t wave, Chunk chunk, Flights& flights) {
         Flight& flight = flights[wave % kInFlight];
@@ -115,6 +115,7 @@ public:
         state_.advance();
     }
 
+    /// No load reads a stage: that WGMMA has read it is enough.
     FP8GEMM_DEVICE void release(uint32_t wave, Chunk, const Flights& flights) {
         if constexpr (kRefills) {
             __syncwarp();
