@@ -49,7 +49,7 @@ class Limitation:
 
 CLIPPED_STORE = Limitation(
     reads=r"copy_rows.* in clipped_store\.cuh:\d+",
-    writes=r"store_shared_pair.* in stmatrix\.cuh:\d+",
+    writes=r"store_shared_pair.* in memory\.cuh:\d+",
     reason="the store warp's lanes read what consumers staged, after a lane of each of their warps has arrived for "
     "all; racecheck does not know that __syncwarp orders what the others wrote before that arrival, as the smallest "
     "such kernel shows (scripts/sanitize_limits.cu)",

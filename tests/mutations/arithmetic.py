@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import PROMOTE, START, Edit, Mutant
+from tests.mutations.mutant import PROMOTE, Edit, Mutant
 
 _MULTIPLY, _BLOCK, _LOAD = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/load.cuh"
 _WGMMA = "ptx/wgmma.cuh"
@@ -19,30 +19,35 @@ _K_LOOP = "for (uint32_t step = 0; step < tile.steps(); ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
 _LAST_STEP = "minimum(step, tile.steps() - 1)"
 
-_STARTS = "uint32_t wave_of_chunk, Flight (&flights)[kInFlight]) {"
-_ACCUMULATORS_TOSTART = (
-    Edit(_MULTIPLY, START, START.replace(");", ", accumulators);")),
-    Edit(_MULTIPLY, _STARTS, _STARTS.replace(") {", ", typename Shape::Accumulators& accumulators) {")),
+# A wave is started where the tile's sums are known.
+_SUMS_AT_THE_START = (
+    Edit(
+        _MULTIPLY,
+        "bool stage_is_full_ = false;",
+        "typename Shape::Accumulators* sums_;\n    bool stage_is_full_ = false;",
+    ),
+    Edit(_MULTIPLY, "        clear(accumulators);\n", "        clear(accumulators);\n        sums_ = &accumulators;\n"),
 )
 _MULTIPLY_WAVE = "multiply_wave(flight.stage, m, n, flight.block_sums);"
 _PROMOTE_AT_THE_END = f"""\
-        if (k_block + 1 == Shape::kNumSteps) {{
+        if (chunk.first_step + wave_of_chunk / kWavesPerStep + 1 == kSteps) {{
+            float block_sums[Shape::kWaveRegisters];
             for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {{
                 asm volatile("" : "+f"(accumulators[m][n][i]));
-                flight.block_sums[i] = accumulators[m][n][i];
+                block_sums[i] = accumulators[m][n][i];
                 accumulators[m][n][i] = 0.0f;
             }}
-{PROMOTE}        }}
+{PROMOTE.replace("flight.block_sums", "block_sums")}        }}
 """
-_ALL_OF_K = "        multiply_up_to<kBorderRange>(steps, accumulators);\n"
+_ALL_OF_K = "        multiply_up_to<Chunks::kBorderRange>(steps, accumulators);\n"
 
 MUTANTS = (
     Mutant(
         "promotion-dropped",
         "the tensor core keeps the sums of all of K, which are promoted once, with the last block's scales",
         (
-            *_ACCUMULATORS_TOSTART,
-            Edit(_MULTIPLY, _MULTIPLY_WAVE, _MULTIPLY_WAVE.replace("flight.block_sums", "accumulators[m][n]")),
+            *_SUMS_AT_THE_START,
+            Edit(_MULTIPLY, _MULTIPLY_WAVE, _MULTIPLY_WAVE.replace("flight.block_sums", "(*sums_)[m][n]")),
             Edit(_WGMMA, "setp.ne.b32 start, 0, 0;", "setp.ne.b32 start, 1, 0;"),
             Edit(_MULTIPLY, PROMOTE, _PROMOTE_AT_THE_END),
         ),
@@ -65,12 +70,12 @@ MUTANTS = (
         "block-sums-not-started-afresh",
         "the sums of a block start from the tile's sums so far instead of from zero",
         (
-            *_ACCUMULATORS_TOSTART,
+            *_SUMS_AT_THE_START,
             Edit(_WGMMA, "setp.ne.b32 start, 0, 0;", "setp.ne.b32 start, 1, 0;"),
             Edit(
                 _MULTIPLY,
                 _MULTIPLY_WAVE,
-                "for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) flight.block_sums[i] = accumulators[m][n][i];\n"
+                "for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) flight.block_sums[i] = (*sums_)[m][n][i];\n"
                 f"{_MULTIPLY_WAVE}",
             ),
         ),
@@ -113,7 +118,7 @@ MUTANTS = (
             Edit(
                 _MULTIPLY,
                 _ALL_OF_K,
-                f"{_ALL_OF_K}        multiply_chunk<1>(Shape::kNumSteps - 1, {{Scales::kBorderStep, kScaleBlock}}, "
+                f"{_ALL_OF_K}        pipelined<1, 0>(*this, Chunk{{kSteps - 1, {{Scales::kBorderStep, kScaleBlock}}}}, "
                 "accumulators);\n",
             ),
         ),

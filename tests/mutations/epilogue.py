@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutant import RACE, Edit, Mutant, under
 
-_CONVERT, _ADDENDS = "ptx/convert.cuh", "epilogue/addends.cuh"
+_CONVERT, _ADDENDS = "ptx/arithmetic.cuh", "epilogue/addends.cuh"
 _TMA, _PREDICATED = "epilogue/tma_store.cuh", "epilogue/predicated_store.cuh"
 
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)

@@ -7,7 +7,7 @@ from tests.mutations.mutant import Edit, Mutant, race
 _TABLE, _SCHEDULE, _TILE = "scheduler/group_table.cuh", "scheduler/grouped.cuh", "scheduler/tile.cuh"
 _LOAD, _MULTIPLY, _SWAPPED = "mainloop/load.cuh", "mainloop/multiply.cuh", "kernels/grouped_swap_ab.cuh"
 _CLIPPED, _PREDICATED = "epilogue/clipped_store.cuh", "epilogue/predicated_store.cuh"
-_SHARES = "epilogue/sum_shares.cuh"
+_SHARES = "epilogue/cluster_reduction.cuh"
 
 CONTIGUOUS, _MASKED, _COLUMNS = "tests/gpu/test_grouped.py", "tests/gpu/test_masked.py", "tests/gpu/test_k_grouped.py"
 ANY, _ANY_PREDICATED, ANY_FEW = (

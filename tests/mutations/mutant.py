@@ -37,12 +37,13 @@ RACE = frozenset({Caught.WRONG, Caught.HANG, Caught.FAULT})
 """A lost race may damage data, barriers or addresses."""
 
 
-# Text of mainloop/multiply.cuh that several faults are put into: a wave is started; it is finished; it is promoted.
-START = "start(k_block, wave, flights);"
-FINISH = "finish<kInFlight - 1>(k_block, wave + 1 - kInFlight, borders, flights, accumulators);"
+# Text that several faults are put into. Of mainloop/multiply.cuh: a wave is promoted.
 PROMOTE = """\
-        scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
+        scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n]);
 """
+# Of mainloop/pipelined.cuh: a wave is waited for, and its stage handed back.
+WAITED = "    ptx::wgmma_wait<kLater>();\n"
+RELEASED = "    waves.release(wave, chunk, flights);\n"
 
 
 def under(*tiles: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import FINISH, HANG, PROMOTE, STRESS, Edit, Mutant, race
+from tests.mutations.mutant import HANG, PROMOTE, RELEASED, STRESS, Edit, Mutant, race
 
 _DENSE, _MULTIPLY, _LOAD, _TMA = (
     "kernels/dense.cuh",
@@ -10,6 +10,7 @@ _DENSE, _MULTIPLY, _LOAD, _TMA = (
     "mainloop/load.cuh",
     "epilogue/tma_store.cuh",
 )
+_PIPELINED = "mainloop/pipelined.cuh"
 _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 
 _WAIT_FULL = """\
@@ -40,19 +41,16 @@ _FACTORS = (
 )
 _SOURCE = "&stages_.scales.a[flight.slot][first_row_ + m * Shape::kWaveM];"
 _RELEASE = """\
-        if (wave == kWavesPerBlock - 1) {
+        if (wave == kWavesPerStep - 1) {
             release_.release(flight.full);
         }
 """
-_RELEASE_STARTED = """
-            if (wave % kWavesPerBlock == kWavesPerBlock - 1) {
-                release_.wait_for(flights[wave % kInFlight].pending);
-                release_.release(flights[wave % kInFlight].full);
-            }"""
-_LOOKS = "        if (wave == kWavesPerBlock - 1) {\n            look_ahead();\n"
+_LOOKS = "        if (wave == kWavesPerStep - 1) {\n            look_ahead();\n"
 _LOADED = "uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);"
 _PRODUCTS = "flight.products = scales_.products(slot, k_block, n, scales_a, loaded);"
-_LATE_PRODUCTS = "uint32_t unused;\nflight.products = scales_.products(flight.slot, flight.k_block, n,"
+_LATE_PRODUCTS = "uint32_t unused;\nconst auto late = scales_.products(flight.slot, flight.k_block, n,"
+_PROMOTE_LATE = PROMOTE.replace("flight.products", "late")
+_FINISH = "finish_wave<kInFlight - 1>(waves, wave + 1 - kInFlight, chunk, flights, sums);"
 
 
 def _deadlock(name: str, what: str, *edits: Edit, sample: str = "plain") -> Mutant:
@@ -108,8 +106,8 @@ _OPERAND_RING = (
         Edit(
             _MULTIPLY,
             PROMOTE,
-            f"const float* late = {_SOURCE}\nconst float late_a[2] = {{late[0], late[8]}};\n"
-            f"{_LATE_PRODUCTS} late_a, unused);\n{PROMOTE}",
+            f"const float* source = {_SOURCE}\nconst float late_a[2] = {{source[0], source[8]}};\n"
+            f"{_LATE_PRODUCTS} late_a, unused);\n{_PROMOTE_LATE}",
         ),
     ),
     race(
@@ -118,7 +116,7 @@ _OPERAND_RING = (
         *_FACTORS,
         Edit(_MULTIPLY, _LOADED, f"flight.scales_a[0] = scales_a[0], flight.scales_a[1] = scales_a[1];\n{_LOADED}"),
         Edit(_MULTIPLY, _PRODUCTS, ""),
-        Edit(_MULTIPLY, PROMOTE, f"{_LATE_PRODUCTS} flight.scales_a, unused);\n{PROMOTE}"),
+        Edit(_MULTIPLY, PROMOTE, f"{_LATE_PRODUCTS} flight.scales_a, unused);\n{_PROMOTE_LATE}"),
         sample="row",
     ),
     race(
@@ -136,8 +134,8 @@ _OPERAND_RING = (
     race(
         "release-one-wave-early",
         "with two waves in flight, a stage is given away when the wave before its last one is done",
-        Edit(_MULTIPLY, _RELEASE, ""),
-        Edit(_MULTIPLY, f"{FINISH}\n            }}", f"{FINISH}\n            }}{_RELEASE_STARTED}"),
+        Edit(_PIPELINED, RELEASED, ""),
+        Edit(_PIPELINED, f"{_FINISH}\n        }}\n", f"{_FINISH}\n        }}\n    {RELEASED}"),
         may_survive="the last wave was started before the one that is done, and a refill takes longer than it does",
     ),
     race(
@@ -187,27 +185,27 @@ _DEADLOCKS = (
     _deadlock(
         "long-chunk-counted-as-short",
         "consumers go through more K blocks than there are, because long chunks count as short ones",
-        Edit(_MULTIPLY, "k_block += kLongChunk;", "k_block += kShortChunk;"),
+        Edit(_MULTIPLY, "k_block += Chunks::kLong;", "k_block += Chunks::kShort;"),
     ),
     _deadlock(
         "short-chunk-not-counted",
         "consumers go through short chunks without end",
-        Edit(_MULTIPLY, "k_block += kShortChunk;", "k_block += 0;"),
+        Edit(_MULTIPLY, "k_block += Chunks::kShort;", "k_block += 0;"),
     ),
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
-        Edit(_MULTIPLY, "while (k_block < steps) {", "while (k_block + kShortChunk <= steps) {"),
+        Edit(_MULTIPLY, "while (k_block < steps) {", "while (k_block + Chunks::kShort <= steps) {"),
     ),
     race(
         "end-of-k-overlooked",
         "a chunk that K ends in goes on with the stages of the next tile",
-        Edit(_MULTIPLY, "k_block + kRest == Shape::kNumSteps", "k_block + kRest == Shape::kNumSteps + 1"),
+        Edit(_PIPELINED, "chunk.first_step + kRest == Waves::kSteps", "chunk.first_step + kRest == Waves::kSteps + 1"),
     ),
     race(
         "in-flight-at-the-end-of-k",
         "the last wave of a chunk that K ends in is never promoted, and its stage never given back",
-        Edit(_MULTIPLY, "                land(k_block, wave, borders, flights, accumulators);\n", ""),
+        Edit(_PIPELINED, "                finish_wave<0>(waves, wave - 1, chunk, flights, sums);\n", ""),
     ),
 )
 
@@ -218,14 +216,17 @@ _TENSOR_CORE = (
     Mutant(
         "one-group-left-running",
         "the sums of a wave are used while its WGMMAs may still be running",
-        (Edit(_MULTIPLY, FINISH, FINISH.replace("kInFlight - 1", "kInFlight", 1)),),
+        (Edit(_PIPELINED, _FINISH, _FINISH.replace("kInFlight - 1", "kInFlight", 1)),),
         _WARNED,
         gpu=False,
     ),
     Mutant(
         "one-group-left-running-at-the-end-of-a-chunk",
         "the sums of a chunk's last wave are used while its WGMMAs may still be running",
-        (Edit(_MULTIPLY, "finish<0>(", "finish<1>("),),
+        tuple(
+            Edit(_PIPELINED, f"finish_wave<0>({last}", f"finish_wave<1>({last}")
+            for last in ("waves, wave - 1,", "waves, kWaves - 1,")
+        ),
         _WARNED,
         gpu=False,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutant import HANG, REFUSED, STRESS, Edit, Mutant, under
 
-_PERSISTENT, _RASTER, _LOAD = "scheduler/persistent.cuh", "scheduler/raster.cuh", "mainloop/load.cuh"
+_PERSISTENT, _RASTER, _LOAD = "scheduler/persistent.cuh", "scheduler/tile_order.cuh", "mainloop/load.cuh"
 
 _SCHEDULE = ("tests/unit/test_scheduler.py::test_the_device_schedule_is_the_model",)
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)

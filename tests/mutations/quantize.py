@@ -9,7 +9,7 @@ _WARP, _ENCODE, _LANES, _SOURCE, _FLOAT = (
     "quantize/encode.cuh",
     "quantize/lanes.cuh",
     "quantize/source.cuh",
-    "ptx/float_math.cuh",
+    "ptx/arithmetic.cuh",
 )
 _ROWS, _BLOCKS, _NORM = (f"kernels/quantize_{name}.cuh" for name in ("rows", "blocks", "norm"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import PROMOTE, START, Edit, Mutant, under
+from tests.mutations.mutant import PROMOTE, Edit, Mutant, under
 
 _MULTIPLY, _BLOCK, _ROW = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/row_scales.cuh"
 _LOAD, _DENSE = "mainloop/load.cuh", "kernels/dense.cuh"
@@ -11,12 +11,14 @@ _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
 _RUN = "            multiplier.run(tile.steps(), accumulators);\n"
-_AT_A_STEP = "if (kInFlight > 1 && wave % (kShortChunk * kWavesPerBlock) == 0) {"
+_AT_A_STEP = "if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {"
 _ADVANCE = """\
-            if (kInFlight == 1 && wave + 1 == kWaves) {
-                scales_.advance(k_block + kLength);
-            }
+        if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
+            scales_.advance(chunk.first_step + kWaves / kWavesPerStep);
+        }
 """
+_STARTS = "        Flight& flight = flights[wave_of_chunk % kInFlight];\n"
+_K_BLOCK = "k_block = chunk.first_step + wave_of_chunk / kWavesPerStep;"
 _FINISHED = "            const typename Schedule::Tile finished = tile;\n"
 _NEXT = "            more = schedule.next(tile);\n"
 _BEGIN = "            if (more) {\n                multiplier.begin(tile);\n            }\n"
@@ -151,6 +153,12 @@ _BORDERS = (
     ),
 )
 
+
+def _scaled_as_the_first(chunk: str) -> Edit:
+    first = f"(kWaves == Chunks::{chunk} * kWavesPerStep ? 0 : chunk.first_step)"
+    return Edit(_MULTIPLY, _K_BLOCK, _K_BLOCK.replace("chunk.first_step", first))
+
+
 _MOMENTS = (
     Mutant(
         "scales-of-the-other-wave",
@@ -161,26 +169,26 @@ _MOMENTS = (
     Mutant(
         "long-chunk-scaled-as-the-first",
         "every long chunk takes the weight scales of the first K blocks",
-        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == kLongChunk ? 0 : k_block")),),
+        (_scaled_as_the_first("kLong"),),
         under("128x128"),
     ),
     Mutant(
         "short-chunk-scaled-as-the-first",
         "every short chunk takes the weight scales of the first K blocks",
-        (Edit(_MULTIPLY, START, START.replace("k_block", "kLength == kShortChunk ? 0 : k_block")),),
+        (_scaled_as_the_first("kShort"),),
         under("128x128"),
     ),
     Mutant(
         "scales-not-advanced-within-a-chunk",
         "when the 32nd K block is in the middle of a long chunk, the weight scales stay those of the first 32",
-        (Edit(_MULTIPLY, _AT_A_STEP, "if (kInFlight > 1 && wave == 0) {"),),
+        (Edit(_MULTIPLY, _AT_A_STEP, "if (kInFlight > 1 && wave_of_chunk == 0) {"),),
         under("128x128"),
         sample="long",
     ),
     Mutant(
         "scales-not-advanced-before-a-chunk",
         "when a chunk begins at the 32nd K block, the weight scales stay those of the first 32",
-        (Edit(_MULTIPLY, _AT_A_STEP, _AT_A_STEP.replace(") {", " && wave != 0) {")),),
+        (Edit(_MULTIPLY, _AT_A_STEP, _AT_A_STEP.replace(") {", " && wave_of_chunk != 0) {")),),
         under("128x128"),
         sample="long",
     ),
@@ -194,7 +202,7 @@ _MOMENTS = (
     Mutant(
         "scales-advanced-a-block-early",
         "with one wave in flight, every 32nd K block takes the weight scale of the one 32 after it",
-        (Edit(_MULTIPLY, f"            {START}\n{_ADVANCE}", f"{_ADVANCE}            {START}\n"),),
+        (Edit(_MULTIPLY, _ADVANCE, ""), Edit(_MULTIPLY, _STARTS, _ADVANCE + _STARTS)),
         under("128x160"),
         sample="long_one_wave",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import Edit, Mutant, race, under
 
 _MULTIPLY, _BLOCK, _LOAD = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/load.cuh"
-_SHARES, _SHAPE = "mainloop/add_shares.cuh", "common/tile_shape.cuh"
+_SHARES, _SHAPE = "mainloop/warpgroup_reduction.cuh", "common/tile_shape.cuh"
 
 _CONFIGS = "tests/gpu/test_configs.py"
 _ROWS = (f"{_CONFIGS}::test_any_number_of_k_blocks_scaled_by_rows[64x64-k2]",)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutations.mutant import REFUSED, Edit, Mutant
 
 _KERNEL, _LOAD, _MULTIPLY = "kernels/swap_ab.cuh", "mainloop/swap_ab_load.cuh", "mainloop/swap_ab_multiply.cuh"
-_COPIES = "mainloop/swap_ab_copies.cuh"
-_SCALES, _SHARES, _STORE = "mainloop/scale_products.cuh", "epilogue/sum_shares.cuh", "epilogue/piece_store.cuh"
-_SPLIT = "scheduler/split.cuh"
+_COPIES = "mainloop/swap_ab_stage.cuh"
+_SCALES, _SHARES, _STORE = "mainloop/scale_products.cuh", "epilogue/cluster_reduction.cuh", "epilogue/piece_store.cuh"
+_SPLIT = "scheduler/tile_order.cuh"
 
 _TESTS = "tests/gpu/test_swap_ab.py"
 _SLICED, _TWO_WARPGROUPS, _CLUSTER = "swap16x16-d5-c3", "swap32x32-k2-d4-c1", "swap24x32-k2-d2-c3"
@@ -31,7 +31,7 @@ def _wrong(name: str, what: str, *edits: Edit, tests: tuple[str, ...], sample: s
     return Mutant(f"swapped-{name}", what, edits, tests, sample=sample)
 
 
-_SCALE = "scales_[step * Shape::kBlocksPerStage + block_]"
+_SCALE = "scales_[(chunk.first_step + wave) * Shape::kBlocksPerStage + block_]"
 _SCALE_ROW = "Shape::row_of_scales_b(split.tile.n) * Shape::kNumKBlocks"
 _LATER_BATCHES = "for (uint32_t pass = kBatch; pass < kPasses; pass += kBatch) {"
 _OPERANDS = (
@@ -44,7 +44,11 @@ _OPERANDS = (
     _wrong(
         "scale-of-the-next-block",
         "products of scales come from one K block later",
-        Edit(_MULTIPLY, _SCALE, "scales_[(step * Shape::kBlocksPerStage + block_ + 1) % Shape::kBlocksOfCta]"),
+        Edit(
+            _MULTIPLY,
+            _SCALE,
+            "scales_[((chunk.first_step + wave) * Shape::kBlocksPerStage + block_ + 1) % Shape::kBlocksOfCta]",
+        ),
         tests=_steps("swap64x64-d4-c1"),
     ),
     _wrong(

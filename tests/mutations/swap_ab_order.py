@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import HANG, STRESS_SWAPPED, Edit, Mutant, race
+from tests.mutations.mutant import HANG, RELEASED, STRESS_SWAPPED, WAITED, Edit, Mutant, race
 
 _KERNEL, _LOAD, _MULTIPLY = "kernels/swap_ab.cuh", "mainloop/swap_ab_load.cuh", "mainloop/swap_ab_multiply.cuh"
-_SHARES = "epilogue/sum_shares.cuh"
+_PIPELINED = "mainloop/pipelined.cuh"
+_SHARES = "epilogue/cluster_reduction.cuh"
 
 _FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
 _SPILLS = ("tests/jit/test_swap_ab.py::test_kernels_do_not_spill_and_lose_no_overlap[shapes]",)
@@ -26,8 +27,6 @@ def _late(name: str, what: str, *edits: Edit, cases: tuple[str, ...]) -> Mutant:
 
 _FILL = "ptx::mbarrier_arrive_expect_tx(&stages_.ring.full[step], Stages::kBytes"
 _READERS = "shared.stages.ring.initialize(1, Shape::kLoadWarp"
-_RELEASE = "        release(flight.stage);\n"
-_WAITED = "        ptx::wgmma_wait<kLater>();\n"
 _RING = (
     _race(
         "full-not-awaited",
@@ -52,7 +51,7 @@ _RING = (
     _race(
         "release-before-the-products-are-there",
         "a stage is given away while the tensor cores may still read it",
-        Edit(_MULTIPLY, _WAITED + _RELEASE, _RELEASE + _WAITED),
+        Edit(_PIPELINED, WAITED + RELEASED, RELEASED + WAITED),
         may_survive="a refill makes a round trip to L2 after the last warp has given the stage away, by which time the "
         "products that all warps have started are done",
     ),
@@ -89,7 +88,7 @@ _TENSOR_CORE = tuple(
         (
             "one-group-left-running",
             "the sums of a wave are used while its WGMMAs may still be running",
-            Edit(_MULTIPLY, "ptx::wgmma_wait<kLater>();", "ptx::wgmma_wait<kLater + 1>();"),
+            Edit(_PIPELINED, WAITED, WAITED.replace("kLater", "kLater + 1")),
         ),
         (
             "no-fence-before-wgmma",

@@ -47,7 +47,7 @@ def test_output_is_clean_only_with_summary_exit_code_and_result(
     assert found == status and bool(detail) == (status != "clean")
 
 
-STAGED = "fp8gemm::ptx::store_shared_pair(unsigned int, float, float)+0x10 in stmatrix.cuh:18"
+STAGED = "fp8gemm::ptx::store_shared_pair(unsigned int, float, float)+0x10 in memory.cuh:18"
 COPIED = "void fp8gemm::ClippedStore<Config>::copy_rows<fp8gemm::KernelParams>(const T1 &)+0x20 in clipped_store.cuh:72"
 
 

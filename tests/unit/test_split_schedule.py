@@ -20,7 +20,7 @@ Of = Callable[[int, int, int], list[Place]]
 CONFIGS = list(product((8, 16, 24, 64), (1, 2, 3, 7, 8)))
 """Rows of a tile, CTAs of a cluster."""
 HARNESS = """
-#include "fp8gemm/scheduler/split.cuh"
+#include "fp8gemm/scheduler/tile_order.cuh"
 
 template <unsigned kBlockM_, unsigned kSplitK_>
 struct Config {

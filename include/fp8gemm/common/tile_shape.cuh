@@ -61,18 +61,15 @@ struct Borders {
     uint32_t largest;
 };
 
-/// A config as the epilogue sees it: once the shares of K are added up, the warpgroups that had them divide the columns.
-template <class Config, uint32_t kWarpgroupsThatShareK = Config::kWarpgroupsK>
+template <class Config>
 struct SummedConfig : Config {
-    static constexpr uint32_t kWarpgroupsN = Config::kWarpgroupsN * kWarpgroupsThatShareK;
+    static constexpr uint32_t kWarpgroupsN = Config::kWarpgroupsN * Config::kWarpgroupsK;
     static constexpr uint32_t kWarpgroupsK = 1;
-    using Type = SummedConfig;
 };
 
+/// A config as the epilogue sees it: once the shares of K are added up, the warpgroups that had them divide the columns.
 template <class Config>
-struct SummedConfig<Config, 1> {
-    using Type = Config;
-};
+using Summed = Conditional<Config::kWarpgroupsK == 1, Config, SummedConfig<Config>>;
 
 /// The first row of a wave that a warp holds; `warp` counts through the CTA.
 FP8GEMM_HOST_DEVICE uint32_t first_row_of_warp(uint32_t warp) {

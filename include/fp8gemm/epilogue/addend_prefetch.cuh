@@ -7,16 +7,16 @@
 
 #include "fp8gemm/common/tile_shape.cuh"
 #include "fp8gemm/epilogue/element.cuh"
-#include "fp8gemm/ptx/prefetch.cuh"
+#include "fp8gemm/ptx/memory.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 
 namespace fp8gemm {
 
 /// For outputs that are stored by TMA: rows of C are contiguous then.
-template <class Config, Addend kType = Config::kC>
-class AddendPrefetch {
+template <class Config>
+class MatrixPrefetch {
     using Shape = TileShape<Config>;
-    using Storage = typename AddendElement<kType>::Storage;
+    using Storage = typename AddendElement<Config::kC>::Storage;
 
     static constexpr uint32_t kLineCols = 128 / sizeof(Storage);
     static constexpr uint32_t kLinesOfRow = ceil_div(Shape::kWarpgroupCols, kLineCols);
@@ -46,13 +46,15 @@ public:
     }
 };
 
-template <class Config>
-class AddendPrefetch<Config, Addend::kNone> {
-public:
+/// Where there is no C.
+struct NoPrefetch {
     static constexpr bool kThere = false;
 
     template <class Params, class Tile, class Origin>
     static FP8GEMM_DEVICE void run(const Params&, const Tile&, Origin) {}
 };
+
+template <class Config>
+using AddendPrefetch = Conditional<Config::kC == Addend::kNone, NoPrefetch, MatrixPrefetch<Config>>;
 
 }  // namespace fp8gemm

@@ -32,10 +32,10 @@ public:
 };
 
 /// C (M, N), of any strides. With TMA store the host has seen to it that pairs of columns are aligned and whole.
-template <class Config, Addend kType = Config::kC>
+template <class Config>
 class MatrixAddend {
     using Shape = TileShape<Config>;
-    using Element = AddendElement<kType>;
+    using Element = AddendElement<Config::kC>;
     using Storage = typename Element::Storage;
     static constexpr bool kPairs = Config::kStore == StoreKind::kTma;
     static_assert(!kPairs || Config::kN % 2 == 0, "a pair of columns would cross the end of a row");
@@ -106,16 +106,11 @@ private:
     }
 };
 
-template <class Config>
-class MatrixAddend<Config, Addend::kNone> : public NoAddend<Config> {
-    using NoAddend<Config>::NoAddend;
-};
-
 /// The bias (N,), the same for every row; contiguous.
-template <class Config, Addend kType = Config::kBias>
+template <class Config>
 class BiasAddend {
     using Shape = TileShape<Config>;
-    using Element = AddendElement<kType>;
+    using Element = AddendElement<Config::kBias>;
     using Storage = typename Element::Storage;
 
     const Storage* bias_;
@@ -156,11 +151,6 @@ public:
     }
 };
 
-template <class Config>
-class BiasAddend<Config, Addend::kNone> : public NoAddend<Config> {
-    using NoAddend<Config>::NoAddend;
-};
-
 /// All terms, in the order of the contract.
 template <class Config>
 class Addends {
@@ -168,8 +158,8 @@ class Addends {
     static constexpr uint32_t kAccumulators = Shape::kWavesM * Shape::kWavesN * Shape::kWaveRegisters;
 
     Fragment<Config> fragment_;
-    MatrixAddend<Config> c_;
-    BiasAddend<Config> bias_;
+    Conditional<Config::kC == Addend::kNone, NoAddend<Config>, MatrixAddend<Config>> c_;
+    Conditional<Config::kBias == Addend::kNone, NoAddend<Config>, BiasAddend<Config>> bias_;
 
 public:
     /// Columns that are added at once. A thread needs a register for each of its elements of C in them, and for a quarter

@@ -1,7 +1,7 @@
 // Element types at the kernel's edge: floats become outputs, and the addends' elements become floats.
 #pragma once
 
-#include "fp8gemm/ptx/convert.cuh"
+#include "fp8gemm/ptx/arithmetic.cuh"
 
 namespace fp8gemm {
 

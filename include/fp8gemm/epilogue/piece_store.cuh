@@ -2,8 +2,8 @@
 // added, in this order, before they are rounded and written by one thread.
 #pragma once
 
+#include "fp8gemm/epilogue/cluster_reduction.cuh"
 #include "fp8gemm/epilogue/element.cuh"
-#include "fp8gemm/epilogue/sum_shares.cuh"
 
 namespace fp8gemm {
 
@@ -11,7 +11,7 @@ template <class Config>
 class PieceStore {
     using Element = OutputElement<Config::kOutput>;
     using Storage = typename Element::Storage;
-    static constexpr uint32_t kColsOfPiece = ShareSums<Config>::kColsOfPiece;
+    static constexpr uint32_t kColsOfPiece = ClusterReduction<Config>::kColsOfPiece;
     /// The host has seen to it that rows are contiguous and whole pieces, and pieces aligned; pairs of C likewise.
     static constexpr bool kAligned = Config::kStore == StoreKind::kTma;
     static_assert(!kAligned || Config::kN % kColsOfPiece == 0, "a piece would cross the end of a row");

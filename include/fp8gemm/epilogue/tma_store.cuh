@@ -16,7 +16,7 @@
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/element.cuh"
 #include "fp8gemm/pipeline/barrier_ring.cuh"
-#include "fp8gemm/ptx/stmatrix.cuh"
+#include "fp8gemm/ptx/memory.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/tma.cuh"
 #include "fp8gemm/scheduler/tile.cuh"

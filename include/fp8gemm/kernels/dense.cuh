@@ -12,7 +12,7 @@
 // Shared memory (SharedStorage)
 //   operands.a, .b, .scales          kStages x K blocks: one, or one for each warpgroup
 //   operands.ring                    kStages x {full, empty}
-//   shares                           with K shared by the warpgroups: half of a tile's sums
+//   reduction                        with K shared by the warpgroups: half of a tile's sums
 //   epilogue                         with TMA store: staging slots and their ring for each consumer warpgroup
 //   groups                           of a grouped product: see grouped.cuh
 //
@@ -21,7 +21,11 @@
 //   operands.ring.empty  a lane of each consumer warp of the cluster   cluster size x warps        load, 1
 //   epilogue ring.full   a lane of each warp of the warpgroup          4                           store, 0
 //   epilogue ring.empty  the store thread                              1                           multiply, 1
-//   named barriers       both consumer warpgroups, K shared            256                         see add_shares.cuh
+//   kFirstShareGiven     both consumer warpgroups, K shared            256                         multiply, once a tile
+//   kSecondShareGiven    both consumer warpgroups, K shared            256                         multiply, once a tile
+//   the CTA's own, or    every thread                                  all threads, of the         all: when barriers are
+//   the cluster's                                                      cluster if there is one     initialised; in a cluster,
+//                                                                                                  before a CTA ends
 #pragma once
 
 #include "fp8gemm/epilogue/addends.cuh"
@@ -29,31 +33,19 @@
 #include "fp8gemm/epilogue/predicated_store.cuh"
 #include "fp8gemm/epilogue/tma_store.cuh"
 #include "fp8gemm/kernels/params.cuh"
-#include "fp8gemm/mainloop/add_shares.cuh"
 #include "fp8gemm/mainloop/load.cuh"
 #include "fp8gemm/mainloop/multiply.cuh"
+#include "fp8gemm/mainloop/warpgroup_reduction.cuh"
 #include "fp8gemm/ptx/cluster.cuh"
 #include "fp8gemm/scheduler/persistent.cuh"
 
 namespace fp8gemm {
 
-template <class Config, StoreKind kStore, bool kGrouped = Config::kGrouping != Grouping::kNone>
-struct EpiloguePolicy;
-
+/// How the output is written. Groups end where others begin, which TMA may not write to.
 template <class Config>
-struct EpiloguePolicy<Config, StoreKind::kTma, false> {
-    using Type = TmaStore<Config>;
-};
-
-template <class Config>
-struct EpiloguePolicy<Config, StoreKind::kTma, true> {
-    using Type = ClippedStore<Config>;
-};
-
-template <class Config, bool kGrouped>
-struct EpiloguePolicy<Config, StoreKind::kPredicated, kGrouped> {
-    using Type = PredicatedStore<Config>;
-};
+using EpiloguePolicy =
+    Conditional<Config::kStore == StoreKind::kPredicated, PredicatedStore<Config>,
+                Conditional<Config::kGrouping == Grouping::kNone, TmaStore<Config>, ClippedStore<Config>>>;
 
 /// The groups of a single product: none, and nothing to know of them. grouped.cuh has the other such policy.
 template <class Config>
@@ -74,9 +66,9 @@ template <class Config, class Groups = SingleProduct<Config>>
 struct Dense {
     using Shape = TileShape<Config>;
     using Schedule = typename Groups::Schedule;
-    using Shares = ShareSum<Config>;
-    using Output = typename SummedConfig<Config>::Type;
-    using Epilogue = typename EpiloguePolicy<Output, Config::kStore>::Type;
+    using Reduction = WarpgroupReduction<Config>;
+    using Output = Summed<Config>;
+    using Epilogue = EpiloguePolicy<Output>;
 
     static constexpr uint32_t kNumThreads = (1 + Shape::kWarpgroups) * kThreadsPerWarpgroup;
     static constexpr uint32_t kLoadRegisters = 40;
@@ -89,7 +81,7 @@ struct Dense {
 
     struct SharedStorage {
         OperandStages<Config> operands;
-        [[no_unique_address]] typename Shares::SharedStorage shares;
+        [[no_unique_address]] typename Reduction::SharedStorage reduction;
         [[no_unique_address]] typename Epilogue::SharedStorage epilogue;
         [[no_unique_address]] typename Groups::SharedStorage groups;
     };
@@ -155,7 +147,7 @@ private:
                 multiplier.begin(tile);
             }
             multiplier.mark_sum(finished);
-            writer.write(finished, addends, Shares::add(shared.shares, warpgroup, accumulators));
+            writer.write(finished, addends, Reduction::add(shared.reduction, warpgroup, accumulators));
         }
     }
 

@@ -1,6 +1,9 @@
 // From the group of each row to the rows of each group: where it begins and ends, in the table's terms.
 //
-// Warp roles: all alike, a thread has a row. Shared memory, barriers: none.
+// Warp roles
+//   all      each thread has a row
+//
+// Shared memory, barriers: none
 //
 // A row that is not of the group of the row before it is its group's first, and likewise the last. Groups without rows
 // are not written: the host has zeroed the ranges.

@@ -6,6 +6,7 @@
 //   groups.table   shared memory: the range of each group that has tiles, and how many tiles come up to its last. All
 //                  threads fill it when the kernels ahead have ended, before the roles begin; then it is only read.
 //   store          by whole warps, since they copy rows where TMA would write those of another group
+//   the CTA's own barrier, by every thread: twice for each turn that it takes to fill the table, and when it is full
 //
 // The time is that of one dense product of all groups' tiles: what groups cost is the last tile of each, of which rows
 // may be missing, and about a microsecond for the table.

@@ -10,22 +10,25 @@
 //   the last warp        load: one thread fills the operand ring by TMA, tile after tile
 //
 // Shared memory (SharedStorage)
-//   stages, products, shares   as in swap_ab.cuh
-//   groups.table               the range of each group that has tiles, and how many tiles come up to its last: filled by
-//                              all threads before the roles begin
+//   stages, products, reduction   as in swap_ab.cuh
+//   groups.table                  the range of each group that has tiles, and how many tiles come up to its last: filled by
+//                                 all threads before the roles begin
 //
 // Barriers                arrives                                count                       first wait, parity
 //   stages.ring.full      load thread (expect_tx) + the bytes    1                           multiply, 0
 //   stages.ring.empty     a lane of each consumer warp           warps                       load, 1
-//   named barriers        consumers, twice a tile: products written; shares stored, and products read
+//   kProductsWritten      consumers                              all consumers               multiply, once a tile
+//   kSharesStored         consumers: products are read too       all consumers               multiply, once a tile
+//   the CTA's own         every thread                           all threads                 all, as the table is filled:
+//                                                                barriers are initialised, the table may be read
 #pragma once
 
+#include "fp8gemm/epilogue/cluster_reduction.cuh"
 #include "fp8gemm/epilogue/piece_store.cuh"
-#include "fp8gemm/epilogue/sum_shares.cuh"
 #include "fp8gemm/kernels/params.cuh"
 #include "fp8gemm/mainloop/fill_table.cuh"
-#include "fp8gemm/mainloop/swap_ab_copies.cuh"
 #include "fp8gemm/mainloop/swap_ab_multiply.cuh"
+#include "fp8gemm/mainloop/swap_ab_stage.cuh"
 #include "fp8gemm/scheduler/grouped.cuh"
 
 namespace fp8gemm {
@@ -34,7 +37,7 @@ template <class Config>
 struct GroupedSwapAb {
     using Shape = SwapAbShape<Config>;
     using Stages = SwapAbStages<Config>;
-    using Shares = ShareSums<Config>;
+    using Reduction = ClusterReduction<Config>;
     using Schedule = GroupedSchedule<Config>;
     using Filler = GroupTableFiller<Config, Shape::kThreads>;
     using Tile = typename Schedule::Tile;
@@ -46,7 +49,7 @@ struct GroupedSwapAb {
     struct SharedStorage {
         Stages stages;
         alignas(16) typename ScaleProducts<Config>::OfBlock products[Shape::kBlocksOfCta];
-        typename Shares::SharedStorage shares;
+        typename Reduction::SharedStorage reduction;
         typename Filler::SharedStorage groups;
     };
     static_assert(sizeof(SharedStorage) == Config::kSharedBytes, "the host computes another size of shared memory");
@@ -104,11 +107,11 @@ private:
             float sums[Shape::kWaveRegisters];
             multiplier.run(sums);
             const SplitTile whole{tile, 0};
-            Shares::give(shared.shares, whole, tokens, warp, sums);
-            Shares::for_each_piece(shared.shares, whole, tokens,
-                                   [&](uint32_t token, uint32_t col, float (&piece)[Shares::kColsOfPiece]) {
-                                       store.write(first_row + token, tile.col_of_d() + col, piece);
-                                   });
+            Reduction::give(shared.reduction, whole, tokens, warp, sums);
+            Reduction::for_each_piece(shared.reduction, whole, tokens,
+                                      [&](uint32_t token, uint32_t col, float (&piece)[Reduction::kColsOfPiece]) {
+                                          store.write(first_row + token, tile.col_of_d() + col, piece);
+                                      });
         }
     }
 

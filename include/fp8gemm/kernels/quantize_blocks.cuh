@@ -7,7 +7,7 @@
 //   largest   kWarps floats: each warp's part of the block's largest absolute value
 //
 // Barriers
-//   the CTA's own   once, between writing and reading that
+//   the CTA's own   every thread, once, between writing and reading that
 #pragma once
 
 #include "fp8gemm/common/math.cuh"

@@ -8,7 +8,7 @@
 //   squares   a float per warp: its part of the row's sum of squares
 //
 // Barriers
-//   the CTA's own   once, between writing and reading that
+//   the CTA's own   every thread, once, between writing and reading that
 //
 // NOTE: Parts of the sum are added in an order that K and kThreads alone decide, so that a row's bits do not depend on
 // the other rows.

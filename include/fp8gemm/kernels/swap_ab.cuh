@@ -12,21 +12,24 @@
 //   stages.weights, .tokens   kStages x K blocks: one for each slice of each warpgroup
 //   stages.ring               kStages x {full, empty}
 //   products                  of the scales, for each K block and token
-//   shares                    of the columns that this CTA writes: the sums of every share of K
+//   reduction                 of the columns that this CTA writes: the sums of every share of K; in a cluster their barrier
 //
 // Barriers                arrives                                count                       first wait, parity
 //   stages.ring.full      load thread (expect_tx) + the bytes    1                           multiply, 0
 //   stages.ring.empty     a lane of each consumer warp           warps                       load, 0 when a stage comes again
-//   shares.full           load thread (expect_tx) + the bytes    1                           multiply, 0, in a cluster
-//   named barriers        consumers and load warp; consumers     see SwapAbBarrier
-//   cluster barrier       every thread at the start; the consumers wait for it before they write to another CTA
+//   reduction.full        load thread (expect_tx) + the bytes    1                           multiply, 0, in a cluster
+//   kBarriersInitialized  the load warp; consumers wait too      all threads                 multiply, once
+//   kProductsWritten      consumers                              all consumers               multiply, once
+//   kSharesStored         consumers, if there is no cluster      all consumers               multiply, once
+//   cluster barrier       every thread of the cluster            all threads                 multiply, once, in a cluster:
+//                                                                ahead of the first write to another CTA
 //
 // With programmatic dependent launch this kernel starts before the one ahead of it has ended. Each thread that reads what
 // that one may have written, or writes anything at all, waits for it first.
 #pragma once
 
+#include "fp8gemm/epilogue/cluster_reduction.cuh"
 #include "fp8gemm/epilogue/piece_store.cuh"
-#include "fp8gemm/epilogue/sum_shares.cuh"
 #include "fp8gemm/kernels/params.cuh"
 #include "fp8gemm/mainloop/swap_ab_load.cuh"
 #include "fp8gemm/mainloop/swap_ab_multiply.cuh"
@@ -37,7 +40,7 @@ namespace fp8gemm {
 template <class Config>
 struct SwapAb {
     using Shape = SwapAbShape<Config>;
-    using Shares = ShareSums<Config>;
+    using Reduction = ClusterReduction<Config>;
     using Params = KernelParams;
 
     static constexpr uint32_t kNumThreads = Shape::kThreads;
@@ -45,7 +48,7 @@ struct SwapAb {
     struct SharedStorage {
         SwapAbStages<Config> stages;
         alignas(16) typename ScaleProducts<Config>::OfBlock products[Shape::kBlocksOfCta];
-        typename Shares::SharedStorage shares;
+        typename Reduction::SharedStorage reduction;
     };
     static_assert(sizeof(SharedStorage) == Config::kSharedBytes, "the host computes another size of shared memory");
 
@@ -69,7 +72,7 @@ private:
             ptx::prefetch_tensor_map(params.b_map);
             ptx::prefetch_tensor_map(params.a_map);
             shared.stages.ring.initialize(1, Shape::kLoadWarp);
-            Shares::initialize(shared.shares, split, tokens);
+            Reduction::initialize(shared.reduction, split, tokens);
             ptx::fence_mbarrier_init();
         }
         __syncwarp();
@@ -101,11 +104,12 @@ private:
         constexpr bool kRefills = Shape::kSteps > Config::kStages;
         SwapAbMultiplier<Config, kRefills>(shared.stages, shared.products, warp).run(sums);
         const PieceStore<Config> store(params);
-        Shares::give(shared.shares, split, tokens, warp, sums);
-        Shares::for_each_piece(
-            shared.shares, split, tokens, [&](uint32_t token, uint32_t col, float (&piece)[Shares::kColsOfPiece]) {
-                store.write(split.tile.m * Shape::kTokens + token, split.tile.n * Shape::kRows + col, piece);
-            });
+        Reduction::give(shared.reduction, split, tokens, warp, sums);
+        Reduction::for_each_piece(shared.reduction, split, tokens,
+                                  [&](uint32_t token, uint32_t col, float (&piece)[Reduction::kColsOfPiece]) {
+                                      store.write(split.tile.m * Shape::kTokens + token,
+                                                  split.tile.n * Shape::kRows + col, piece);
+                                  });
     }
 
     /// The barriers of this CTA may be used by the others of its cluster once all have arrived here.

@@ -6,13 +6,27 @@
 // in this association, with the K blocks of a share in ascending order: it is part of the library's contract. What a
 // scale of B covers, and where it comes from, is the policy of Config::kScaling.
 //
-// Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A wave in
-// flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop goes round
-// in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at different
-// times: one always has two waves queued when the other has none. Where K ends inside a chunk, a short one stops there.
+// Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A chunk of
+// four K blocks, with one wave to each:
+//
+//     tensor cores     [=== wave 0 ===][=== wave 1 ===][=== wave 2 ===][=== wave 3 ===]
+//     this warpgroup   F0 S0 F1 S1     W0 R0 P0 F2 S2  W1 R1 P1 F3 S3  W2 R2 P2        W3 R3 P3   then the next chunk
+//
+//     Fi  waits until the stage of wave i is full        Wi  waits for wave i; the one behind it goes on
+//     Si  starts its WGMMAs, and loads its scales        Ri  hands its stage back (what it waits for: release.cuh)
+//                                                        Pi  promotes it, beside the WGMMAs of wave i + 1
+//
+// With one in flight it is F0 S0 W0 R0 P0 F1..., and the other warpgroup's WGMMAs fill the gap.
+//
+// A wave in flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop
+// goes round in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at
+// different times: one always has two waves queued when the other has none. Where K ends inside a chunk, a short one
+// stops there. How long they are: chunk_plan.cuh; the order inside them: pipelined.cuh.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
+#include "fp8gemm/mainloop/chunk_plan.cuh"
+#include "fp8gemm/mainloop/pipelined.cuh"
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/stage.cuh"
@@ -23,56 +37,25 @@
 
 namespace fp8gemm {
 
-template <class Config, Scaling kScaling>
-struct ScalesOfB;
-
-template <class Config>
-struct ScalesOfB<Config, Scaling::kBlock> {
-    using Type = BlockScales<Config>;
-};
-
-template <class Config>
-struct ScalesOfB<Config, Scaling::kRow> {
-    using Type = RowScales<Config>;
-};
-
 template <class Config>
 class Multiplier : Tracer<Config, Track::kMultiply> {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
     using Ring = BarrierRing<Config::kStages>;
-    using Scales = typename ScalesOfB<Config, Config::kScaling>::Type;
+    using Scales = Conditional<Config::kScaling == Scaling::kBlock, BlockScales<Config>, RowScales<Config>>;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
-    static constexpr uint32_t kWavesPerBlock = Shape::kWavesM * Shape::kWavesN;
-    static constexpr uint32_t kInFlight = Config::kWavesInFlight;
-    /// Copies of the main loop, each for the borders of a range: see block_scales.cuh.
-    static constexpr uint32_t kBorders = kScaleBlock / Scales::kBorderStep;
-    static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kBorders, 4u) : 1;
-    static constexpr uint32_t kBorderRange = kScaleBlock / kLoops;
-    /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
-    /// or, with two waves of them, where K ends inside a chunk.
-    static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
-                                             Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
-    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
-    /// K blocks of straight code. Chunks of all copies are at most twelve, which keeps compilation below a second.
-    static constexpr uint32_t kMostOfChunk = kInFlight == 1 ? minimum(4u, 8 / kLoops) : kWavesPerBlock > 1 ? 4 : 8;
-    static constexpr uint32_t kPlainChunk = minimum(kMostOfChunk, kMostOfK);
-    static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
-    /// Of a product whose K is its group's, nothing is known of how many K blocks there are: what no long chunk takes is
-    /// multiplied block by block.
-    static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
-    static constexpr uint32_t kLongChunk = kStepsVary || kInFlight > 1 ? kMostOfChunk
-                                           : kEndsAnywhere ? kPlainChunk
-                                                           : greatest_common_divisor(kPlainChunk, Shape::kNumSteps);
-    static constexpr uint32_t kShortChunk = kStepsVary ? 1 : kInFlight == 1 ? kLongChunk : kLongChunk / 2;
-    static constexpr uint32_t kRest = Shape::kNumSteps % kShortChunk;
-    static constexpr bool kTwoChunks = kShortChunk < kLongChunk && (kStepsVary || kLongChunk <= Shape::kNumSteps);
-    static constexpr bool kStaggers = kTwoChunks && !kStepsVary;
-    static_assert(!kStepsVary || Config::kScaling == Scaling::kRow, "block scales are read for a K that is known");
-    static_assert(kInFlight > 1 || Shape::kWavesM == 1 || Shape::kWavesN == 1 || Config::kScaling == Scaling::kBlock,
-                  "scales of B are those of the wave before, of other columns");
-    static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShortChunk == 0,
-                  "weight scales advance between short chunks and in the middle of long ones");
+    using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
+
+public:
+    // What `pipelined` asks for; `start`, `release` and `promote` are below. A step is one K block of the share.
+    static constexpr uint32_t kInFlight = Chunks::kInFlight;
+    static constexpr uint32_t kWavesPerStep = Chunks::kWavesPerBlock;
+    static constexpr uint32_t kSteps = Shape::kNumSteps;
+
+    struct Chunk {
+        uint32_t first_step;
+        Borders borders;  ///< that this copy of the main loop serves
+    };
 
     /// A wave that has been started.
     struct Flight {
@@ -82,7 +65,9 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
         uint32_t full;     ///< address of the stage's full barrier
         uint32_t pending;  ///< 0, once the scales have been loaded
     };
+    using Flights = Flight[kInFlight];
 
+private:
     Stages& stages_;
     Ring& ring_;
     Scales scales_;
@@ -124,7 +109,7 @@ public:
     /// Computes this warpgroup's part of the tile that was begun, over the whole of K: so many stages.
     FP8GEMM_DEVICE void run(uint32_t steps, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
-        multiply_up_to<kBorderRange>(steps, accumulators);
+        multiply_up_to<Chunks::kBorderRange>(steps, accumulators);
     }
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
@@ -158,71 +143,43 @@ private:
     FP8GEMM_DEVICE void multiply_up_to(uint32_t steps, typename Shape::Accumulators& accumulators) {
         if constexpr (kLargest < kScaleBlock) {
             if (scales_.border() > kLargest) {
-                multiply_up_to<kLargest + kBorderRange>(steps, accumulators);
+                multiply_up_to<kLargest + Chunks::kBorderRange>(steps, accumulators);
                 return;
             }
         }
-        multiply_chunks(steps, Borders{kLargest - kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
+        multiply_chunks(steps, Borders{kLargest - Chunks::kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
     }
 
     FP8GEMM_DEVICE void multiply_chunks(uint32_t steps, Borders borders, typename Shape::Accumulators& accumulators) {
         uint32_t k_block = 0;
-        bool is_short = kStaggers && warpgroup_ % 2 == 1;
+        bool is_short = Chunks::kStaggers && warpgroup_ % 2 == 1;
 #pragma unroll 1
         while (k_block < steps) {
-            if constexpr (kTwoChunks) {
-                if (!is_short && k_block + kLongChunk <= steps) {
-                    multiply_chunk<kLongChunk>(k_block, borders, accumulators);
-                    k_block += kLongChunk;
+            if constexpr (Chunks::kHasBoth) {
+                if (!is_short && k_block + Chunks::kLong <= steps) {
+                    pipelined<Chunks::kLong, 0>(*this, Chunk{k_block, borders}, accumulators);
+                    k_block += Chunks::kLong;
                     continue;
                 }
             }
-            multiply_chunk<kShortChunk>(k_block, borders, accumulators);
-            k_block += kShortChunk;
+            pipelined<Chunks::kShort, Chunks::kRest>(*this, Chunk{k_block, borders}, accumulators);
+            k_block += Chunks::kShort;
             is_short = false;
         }
     }
 
-    /// Multiplies and promotes `kLength` stages from that of `state_` on, wave after wave. A short chunk stops where K ends.
-    template <uint32_t kLength>
-    FP8GEMM_DEVICE void multiply_chunk(uint32_t k_block, Borders borders, typename Shape::Accumulators& accumulators) {
-        constexpr uint32_t kWaves = kLength * kWavesPerBlock;
-        constexpr uint32_t kWavesOfRest = kLength == kShortChunk ? kRest * kWavesPerBlock : 0;
-        Flight flights[kInFlight];
-#pragma unroll
-        for (uint32_t wave = 0; wave < kWaves; ++wave) {
-            if (wave != 0 && wave == kWavesOfRest && k_block + kRest == Shape::kNumSteps) {
-                land(k_block, wave, borders, flights, accumulators);
-                return;
-            }
-            // Weight scales advance beside a multiplication: the one just started, or with two in flight the one before.
-            if (kInFlight > 1 && wave % (kShortChunk * kWavesPerBlock) == 0) {
-                scales_.advance(k_block + wave / kWavesPerBlock);
-            }
-            start(k_block, wave, flights);
-            if (kInFlight == 1 && wave + 1 == kWaves) {
-                scales_.advance(k_block + kLength);
-            }
-            if (wave + 1 >= kInFlight) {
-                finish<kInFlight - 1>(k_block, wave + 1 - kInFlight, borders, flights, accumulators);
-            }
+public:
+    /// With the first wave of a K block, waits for the block's stage.
+    ///
+    /// Weight scales advance beside a multiplication: the one just started, or with two in flight the one before.
+    template <uint32_t kWaves>
+    FP8GEMM_DEVICE void start(uint32_t wave_of_chunk, Chunk chunk, Flights& flights) {
+        if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {
+            scales_.advance(chunk.first_step + wave_of_chunk / kWavesPerStep);
         }
-        land(k_block, kWaves, borders, flights, accumulators);
-    }
-
-    /// Finishes what is still in flight after so many waves of a chunk.
-    FP8GEMM_DEVICE void land(uint32_t first_k_block, uint32_t waves, Borders borders, Flight (&flights)[kInFlight],
-                             typename Shape::Accumulators& accumulators) {
-        if constexpr (kInFlight > 1) {
-            finish<0>(first_k_block, waves - 1, borders, flights, accumulators);
-        }
-    }
-
-    /// Starts a wave of a chunk; with the first of a K block, waits for the block's stage.
-    FP8GEMM_DEVICE void start(uint32_t first_k_block, uint32_t wave_of_chunk, Flight (&flights)[kInFlight]) {
         Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t k_block = first_k_block + wave_of_chunk / kWavesPerBlock;
-        const uint32_t wave = wave_of_chunk % kWavesPerBlock;
+        const uint32_t k_block = chunk.first_step + wave_of_chunk / kWavesPerStep;
+        const uint32_t wave = wave_of_chunk % kWavesPerStep;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
         if (wave == 0) {
@@ -246,30 +203,35 @@ private:
             flight.products = scales_.products_below(above.products, slot, k_block, n, scales_a, loaded);
         }
         flight.pending = release_.pending(loaded);
-        if (wave == kWavesPerBlock - 1) {
+        if (wave == kWavesPerStep - 1) {
             look_ahead();
         }
+        if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
+            scales_.advance(chunk.first_step + kWaves / kWavesPerStep);
+        }
     }
 
-    /// Waits for a wave of a chunk, behind which `kLater` have been started, and promotes it; with the last of a K block,
-    /// hands back the block's stage.
-    template <uint32_t kLater>
-    FP8GEMM_DEVICE void finish(uint32_t first_k_block, uint32_t wave_of_chunk, Borders borders,
-                               Flight (&flights)[kInFlight], typename Shape::Accumulators& accumulators) {
-        Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t k_block = first_k_block + wave_of_chunk / kWavesPerBlock;
-        const uint32_t wave = wave_of_chunk % kWavesPerBlock;
-        const uint32_t m = wave / Shape::kWavesN;
-        const uint32_t n = wave % Shape::kWavesN;
-        ptx::wgmma_wait<kLater>();
-        this->mark(Activity::kPromote, of_tile(k_block), wave);
+    /// With the last wave of a K block, once the scales of all its waves have been loaded.
+    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights) {
+        const Flight& flight = flights[wave_of_chunk % kInFlight];
+        const uint32_t wave = wave_of_chunk % kWavesPerStep;
+        this->mark(Activity::kPromote, of_tile(chunk.first_step + wave_of_chunk / kWavesPerStep), wave);
         release_.wait_for(flight.pending);
-        if (wave == kWavesPerBlock - 1) {
+        if (wave == kWavesPerStep - 1) {
             release_.release(flight.full);
         }
-        scales_.promote(borders, n, flight.products, flight.block_sums, accumulators[m][n]);
     }
 
+    /// s = scale_a * scale_b; acc = fma(s, block_sum, acc).
+    FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights,
+                                typename Shape::Accumulators& accumulators) {
+        const Flight& flight = flights[wave_of_chunk % kInFlight];
+        const uint32_t m = wave_of_chunk % kWavesPerStep / Shape::kWavesN;
+        const uint32_t n = wave_of_chunk % Shape::kWavesN;
+        scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n]);
+    }
+
+private:
     /// Starts block_sums = the wave's product over one K block.
     FP8GEMM_DEVICE void multiply_wave(uint32_t stage, uint32_t m, uint32_t n,
                                       float (&block_sums)[Shape::kWaveRegisters]) {

@@ -20,21 +20,25 @@ constexpr uint32_t kScalesOfA = Config::kBlockM + (Config::kGrouping == Grouping
 template <class Config>
 constexpr uint32_t kScalesOfAStride = ceil_div(kScalesOfA<Config>, 32u) * 32;
 
-/// Scales that are loaded with each K block: those of A's rows and, if B is scaled by rows too, those of B's.
-template <class Config, Scaling kScaling = Config::kScaling>
-struct ScaleStages {
+/// Scales that are loaded with each K block: those of A's rows.
+template <class Config>
+struct ScalesOfAStages {
     static constexpr uint32_t kBytes = kScalesOfA<Config> * sizeof(float);
 
     alignas(128) float a[kRingBlocks<Config>][kScalesOfAStride<Config>];
 };
 
+/// And, if B is scaled by rows too, those of B's.
 template <class Config>
-struct ScaleStages<Config, Scaling::kRow> {
+struct RowScaleStages {
     static constexpr uint32_t kBytes = (Config::kBlockM + Config::kBlockN) * sizeof(float);
 
     alignas(128) float a[kRingBlocks<Config>][Config::kBlockM];
     alignas(128) float b[kRingBlocks<Config>][Config::kBlockN];
 };
+
+template <class Config>
+using ScaleStages = Conditional<Config::kScaling == Scaling::kRow, RowScaleStages<Config>, ScalesOfAStages<Config>>;
 
 /// Operand ring of a CTA, with its barriers. Rows of a and b are 128 bytes, written by TMA with the 128-byte swizzle, which
 /// repeats every 8 rows; so each tile starts on a 1024-byte boundary.

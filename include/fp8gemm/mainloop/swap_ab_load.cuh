@@ -7,9 +7,9 @@
 // ring holds them all; and else when the tokens of the first stages are, which what it asks for would hold up.
 #pragma once
 
-#include "fp8gemm/mainloop/swap_ab_copies.cuh"
+#include "fp8gemm/mainloop/swap_ab_stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
-#include "fp8gemm/scheduler/split.cuh"
+#include "fp8gemm/scheduler/tile_order.cuh"
 
 namespace fp8gemm {
 

@@ -6,6 +6,7 @@
 // Two waves are in flight inside a chunk of stages; none crosses the back edge of the loop of chunks.
 #pragma once
 
+#include "fp8gemm/mainloop/pipelined.cuh"
 #include "fp8gemm/mainloop/scale_products.cuh"
 #include "fp8gemm/mainloop/swap_ab_stage.cuh"
 #include "fp8gemm/ptx/thread.cuh"
@@ -35,8 +36,17 @@ class SwapAbMultiplier {
     using ScalesOfBlock = typename ScaleProducts<Config>::OfBlock;
     /// Of wide waves fewer are unrolled, because they take the compiler long.
     static constexpr uint32_t kChunk = chunk_of(Shape::kSteps, Shape::kWaveCols > 96 ? 4 : 8);
-    static constexpr uint32_t kInFlight = 2;
     static constexpr uint32_t kTokenGroups = Shape::kTokens / 8;
+
+public:
+    // What `pipelined` asks for; `start`, `release` and `promote` are below. A step is a stage.
+    static constexpr uint32_t kInFlight = 2;
+    static constexpr uint32_t kWavesPerStep = 1;
+    static constexpr uint32_t kSteps = Shape::kSteps;
+
+    struct Chunk {
+        uint32_t first_step;
+    };
 
     /// A wave that has been started.
     struct Flight {
@@ -44,7 +54,9 @@ class SwapAbMultiplier {
         float products[kTokenGroups][2];
         uint32_t stage;
     };
+    using Flights = Flight[kInFlight];
 
+private:
     Stages& stages_;
     const ScalesOfBlock (&scales_)[Shape::kBlocksOfCta];
     uint32_t block_;  ///< of a stage that is this warp's
@@ -74,28 +86,17 @@ public:
         constexpr uint32_t kRest = Shape::kSteps % kChunk;
 #pragma unroll 1
         for (uint32_t step = 0; step < Shape::kSteps - kRest; step += kChunk) {
-            multiply_chunk<kChunk>(step, sums);
+            pipelined<kChunk, 0>(*this, Chunk{step}, sums);
         }
-        multiply_chunk<kRest>(Shape::kSteps - kRest, sums);
-    }
-
-private:
-    template <uint32_t kLength>
-    FP8GEMM_DEVICE void multiply_chunk(uint32_t first_step, Sums& sums) {
-        if constexpr (kLength > 0) {
-            Flight flights[kInFlight];
-#pragma unroll
-            for (uint32_t i = 0; i < kLength; ++i) {
-                start(first_step + i, flights[i % kInFlight]);
-                if (i != 0) {
-                    finish<1>(flights[(i - 1) % kInFlight], sums);
-                }
-            }
-            finish<0>(flights[(kLength - 1) % kInFlight], sums);
+        if constexpr (kRest > 0) {
+            pipelined<kRest, 0>(*this, Chunk{Shape::kSteps - kRest}, sums);
         }
     }
 
-    FP8GEMM_DEVICE void start(uint32_t step, Flight& flight) {
+    /// Waits for the step's stage.
+    template <uint32_t kWaves>
+    FP8GEMM_DEVICE void start(uint32_t wave, Chunk chunk, Flights& flights) {
+        Flight& flight = flights[wave % kInFlight];
         stages_.ring.wait_full(state_);
         flight.stage = state_.stage;
         ptx::wgmma_fence();
@@ -103,7 +104,8 @@ private:
                         block_descriptors(descriptor_a_ + descriptor_offset(flight.stage * Stages::kWeightBytes)),
                         block_descriptors(descriptor_b_ + descriptor_offset(flight.stage * Stages::kTokenBytes)));
         ptx::wgmma_commit();
-        const float* products = scales_[step * Shape::kBlocksPerStage + block_] + ptx::lane_index() % 4 * 2;
+        const float* products =
+            scales_[(chunk.first_step + wave) * Shape::kBlocksPerStage + block_] + ptx::lane_index() % 4 * 2;
 #pragma unroll
         for (uint32_t group = 0; group < kTokenGroups; ++group) {
             const float2 pair = *reinterpret_cast<const float2*>(products + group * 8);
@@ -113,22 +115,21 @@ private:
         state_.advance();
     }
 
-    template <uint32_t kLater>
-    FP8GEMM_DEVICE void finish(Flight& flight, Sums& sums) {
-        ptx::wgmma_wait<kLater>();
-        release(flight.stage);
-#pragma unroll
-        for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {
-            ptx::fma_in_order(flight.products[i / 4 % kTokenGroups][i % 2], flight.block_sums[i], sums[i]);
-        }
-    }
-
-    FP8GEMM_DEVICE void release(uint32_t stage) {
+    /// No load reads a stage: that WGMMA has read it is enough.
+    FP8GEMM_DEVICE void release(uint32_t wave, Chunk, const Flights& flights) {
         if constexpr (kRefills) {
             __syncwarp();
             if (ptx::lane_index() == 0) {
-                ptx::mbarrier_arrive(&stages_.ring.empty[stage]);
+                ptx::mbarrier_arrive(&stages_.ring.empty[flights[wave % kInFlight].stage]);
             }
+        }
+    }
+
+    FP8GEMM_DEVICE void promote(uint32_t wave, Chunk, const Flights& flights, Sums& sums) {
+        const Flight& flight = flights[wave % kInFlight];
+#pragma unroll
+        for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {
+            ptx::fma_in_order(flight.products[i / 4 % kTokenGroups][i % 2], flight.block_sums[i], sums[i]);
         }
     }
 };

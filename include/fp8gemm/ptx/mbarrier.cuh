@@ -1,14 +1,9 @@
 // mbarrier: the barrier in shared memory that counts arrivals and, for the copy engine, bytes.
 #pragma once
 
-#include "fp8gemm/common/types.cuh"
+#include "fp8gemm/ptx/memory.cuh"
 
 namespace fp8gemm::ptx {
-
-/// The 32-bit shared-window address that PTX instructions take.
-FP8GEMM_DEVICE uint32_t shared_address(const void* pointer) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 /// mbarrier.init
 FP8GEMM_DEVICE void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {

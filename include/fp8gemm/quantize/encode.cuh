@@ -1,7 +1,7 @@
 // From values to their block's scale and e4m3 codes, as fp8gemm/reference/quantize.py says.
 #pragma once
 
-#include "fp8gemm/ptx/float_math.cuh"
+#include "fp8gemm/ptx/arithmetic.cuh"
 #include "fp8gemm/quantize/lanes.cuh"
 
 namespace fp8gemm {

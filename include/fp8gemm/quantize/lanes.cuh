@@ -1,7 +1,7 @@
 // Eight neighbouring values are one lane's, so that 16 lanes, half a warp, hold the 128 columns of a scale block.
 #pragma once
 
-#include "fp8gemm/ptx/convert.cuh"
+#include "fp8gemm/ptx/arithmetic.cuh"
 
 namespace fp8gemm {
 

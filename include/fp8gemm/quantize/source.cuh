@@ -7,11 +7,8 @@
 namespace fp8gemm {
 
 /// `Raw` is what a lane loads for eight values; `values` makes them of it, and `Divider` divides them by their scale.
-template <class Config, QuantizeSource kSource = Config::kSource>
-struct Source;
-
 template <class Config>
-struct Source<Config, QuantizeSource::kPlain> {
+struct PlainSource {
     using Input = Lane<Config::kInput>;
     using Storage = typename Input::Storage;
     using Raw = typename Input::Raw;
@@ -26,7 +23,7 @@ struct Source<Config, QuantizeSource::kPlain> {
 
 /// silu(gate) * up: gate / (1 + exp(-gate)) * up.
 template <class Config>
-struct Source<Config, QuantizeSource::kSiluMul> {
+struct SiluMulSource {
     using Input = Lane<Config::kInput>;
     using Storage = typename Input::Storage;
     using Divider = ApproximateDivider;
@@ -53,5 +50,8 @@ struct Source<Config, QuantizeSource::kSiluMul> {
         return gate;
     }
 };
+
+template <class Config>
+using Source = Conditional<Config::kSource == QuantizeSource::kPlain, PlainSource<Config>, SiluMulSource<Config>>;
 
 }  // namespace fp8gemm

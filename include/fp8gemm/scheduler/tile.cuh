@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile_order.cuh"
 
 namespace fp8gemm {
 

@@ -2,7 +2,7 @@
 // other build they are nothing, and leave nothing in the machine code.
 #pragma once
 
-#include "fp8gemm/scheduler/raster.cuh"
+#include "fp8gemm/scheduler/tile_order.cuh"
 
 namespace fp8gemm {
 

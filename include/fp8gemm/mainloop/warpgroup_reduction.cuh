@@ -14,9 +14,9 @@ enum NamedBarrier : uint32_t {
     kSecondShareGiven = 2,
 };
 
-/// With K in one share there is nothing to add.
+/// Adds up the sums of the warpgroups that share K; with K in one share there is nothing to add.
 template <class Config, uint32_t kShares = Config::kWarpgroupsK>
-struct ShareSum {
+struct WarpgroupReduction {
     static_assert(kShares == 1, "K is divided among two warpgroups at most");
 
     struct SharedStorage {};
@@ -29,9 +29,9 @@ struct ShareSum {
 };
 
 template <class Config>
-struct ShareSum<Config, 2> {
+struct WarpgroupReduction<Config, 2> {
     using Shape = TileShape<Config>;
-    using Totals = typename TileShape<typename SummedConfig<Config>::Type>::Accumulators;
+    using Totals = typename TileShape<Summed<Config>>::Accumulators;
 
     static constexpr uint32_t kHalf = Shape::kWaveRegisters / 2;
     static constexpr uint32_t kThreads = 2 * kThreadsPerWarpgroup;

@@ -1,8 +1,11 @@
-// The order in which tiles are visited: a pure function from an index to a tile.
+// The orders in which tiles are visited: pure functions from an index to a tile.
 //
 // Tiles that run at the same time should share operands in L2. Walking the tile grid in bands of a few tile rows, down
 // each column of the band before the next, makes the tiles in flight a block of about band x (in flight / band): their
 // distinct rows of A and of B are then about as few as they can be.
+//
+// Where each cluster computes one tile, its CTAs dividing K, tiles of the same rows of B follow each other, so that what
+// few tokens are past a tile's width find the weight in L2.
 #pragma once
 
 #include "fp8gemm/common/math.cuh"
@@ -24,6 +27,19 @@ FP8GEMM_HOST_DEVICE TileCoordinate banded_raster(uint32_t index, uint32_t num_m,
     const uint32_t in_band = index % tiles_per_band;
     const uint32_t rows = minimum(band_rows, num_m - first_m);
     return TileCoordinate{first_m + in_band % rows, in_band / rows};
+}
+
+struct SplitTile {
+    TileCoordinate tile;  ///< in tiles
+    uint32_t rank;        ///< the CTA's share of K
+};
+
+/// What the CTA of an index computes, of ceil(m / block_m) rows of tiles.
+template <class Config>
+FP8GEMM_HOST_DEVICE SplitTile split_tile(uint32_t index, uint32_t m) {
+    const uint32_t num_m = ceil_div(m, Config::kBlockM);
+    const uint32_t cluster = index / Config::kSplitK;
+    return SplitTile{{cluster % num_m, cluster / num_m}, index % Config::kSplitK};
 }
 
 }  // namespace fp8gemm

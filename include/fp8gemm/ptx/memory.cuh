@@ -1,9 +1,14 @@
-// Writes of a warp's fragments to shared memory.
+// Addresses of shared memory, writes to it that C++ has no words for, and prefetches of global memory.
 #pragma once
 
-#include "fp8gemm/ptx/mbarrier.cuh"
+#include "fp8gemm/common/types.cuh"
 
 namespace fp8gemm::ptx {
+
+/// The 32-bit shared-window address that PTX instructions take.
+FP8GEMM_DEVICE uint32_t shared_address(const void* pointer) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
 
 /// stmatrix.sync.aligned.m8n8.x4: lane l gives the address of row l % 8 of matrix l / 8; of each matrix a lane holds
 /// the two values of row l / 4, columns 2 (l % 4) and the next.
@@ -16,6 +21,11 @@ FP8GEMM_DEVICE void store_matrix_x4(uint32_t address, uint32_t m0, uint32_t m1, 
 /// st.shared.v2.f32: two neighbouring floats; the address is a multiple of 8.
 FP8GEMM_DEVICE void store_shared_pair(uint32_t address, float first, float second) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second) : "memory");
+}
+
+/// prefetch.global.L2: the line that an address lies in.
+FP8GEMM_DEVICE void prefetch_l2(const void* address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 }  // namespace fp8gemm::ptx

@@ -1,4 +1,5 @@
-// The end of a tile whose K was divided: the shares meet in shared memory and are added up in a fixed order.
+// The end of a tile whose K was divided, over the CTAs of a cluster, the warpgroups of each and their slices: all shares
+// meet in shared memory and are added up in a fixed order.
 //
 // In one CTA they are stored there. In a cluster, CTA r sums and writes every column in the r-th part of the tile's: each
 // warp sends its sums straight to the CTA that they belong to, and a barrier there counts the bytes. No CTA needs to wait
@@ -8,7 +9,7 @@
 #include "fp8gemm/common/swap_ab_shape.cuh"
 #include "fp8gemm/ptx/cluster.cuh"
 #include "fp8gemm/ptx/thread.cuh"
-#include "fp8gemm/scheduler/split.cuh"
+#include "fp8gemm/scheduler/tile_order.cuh"
 
 namespace fp8gemm {
 
@@ -19,8 +20,9 @@ enum SwapAbBarrier : uint32_t {
     kSharesStored = 3,
 };
 
+/// Adds up the shares of a tile: see `SwapAbShape::kShares` for their order.
 template <class Config>
-class ShareSums {
+class ClusterReduction {
     using Shape = SwapAbShape<Config>;
     static constexpr uint32_t kColsOfThread = Shape::kTokens * Shape::kRows / (Config::kSplitK * Shape::kConsumers);
 

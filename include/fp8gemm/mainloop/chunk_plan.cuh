@@ -1,0 +1,63 @@
+// How long the pieces of straight code are that the main loop goes round in, and how many copies of it there are: all of
+// it known when a kernel is compiled.
+//
+//     K block       0   1   2   3   4   5   6   7   8   9   10  11  12
+//     warpgroup 0   [    long      ][    long      ][    long      ][sh]     a short chunk that K ends in stops there
+//     warpgroup 1   [short ][    long      ][    long      ][short ][sh]     staggered: it changes at other times
+//
+// With one wave in flight there is one length. With groups of columns, of whose K nothing is known, what no long chunk
+// takes is multiplied block by block.
+#pragma once
+
+#include "fp8gemm/common/tile_shape.cuh"
+
+namespace fp8gemm {
+
+/// The chunks of one warpgroup's main loop. `kBorderStep` divides every place of a border of scale blocks in its columns.
+template <class Config, uint32_t kBorderStep>
+struct ChunkPlan {
+private:
+    using Shape = TileShape<Config>;
+
+public:
+    static constexpr uint32_t kInFlight = Config::kWavesInFlight;
+    static constexpr uint32_t kWavesPerBlock = Shape::kWavesM * Shape::kWavesN;
+
+private:
+    /// Copies of the main loop, each for a range of borders: see block_scales.cuh.
+    static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kScaleBlock / kBorderStep, 4u) : 1;
+    /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
+    /// or, with two waves of them, where K ends inside a chunk.
+    static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
+                                             Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
+    static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
+    static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
+    /// Chunks of all copies are at most twelve K blocks, which keeps compilation below a second.
+    static constexpr uint32_t kMost = kInFlight == 1 ? minimum(4u, 8 / kLoops) : kWavesPerBlock > 1 ? 4 : 8;
+    static constexpr uint32_t kPlain = minimum(kMost, kMostOfK);
+    /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
+    static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
+
+public:
+    /// Columns among which the borders lie that one copy of the main loop serves.
+    static constexpr uint32_t kBorderRange = kScaleBlock / kLoops;
+    /// K blocks of straight code: of a long chunk, and of a short one, which may be as long.
+    static constexpr uint32_t kLong = kStepsVary || kInFlight > 1 ? kMost
+                                      : kEndsAnywhere             ? kPlain
+                                                                  : greatest_common_divisor(kPlain, Shape::kNumSteps);
+    static constexpr uint32_t kShort = kStepsVary ? 1 : kInFlight == 1 ? kLong : kLong / 2;
+    /// K blocks of the last short chunk, if it is not whole.
+    static constexpr uint32_t kRest = Shape::kNumSteps % kShort;
+    /// Whether there is any long chunk that is not as short.
+    static constexpr bool kHasBoth = kShort < kLong && (kStepsVary || kLong <= Shape::kNumSteps);
+    /// Whether every second warpgroup begins with a short chunk.
+    static constexpr bool kStaggers = kHasBoth && !kStepsVary;
+
+    static_assert(!kStepsVary || Config::kScaling == Scaling::kRow, "block scales are read for a K that is known");
+    static_assert(kInFlight > 1 || Shape::kWavesM == 1 || Shape::kWavesN == 1 || Config::kScaling == Scaling::kBlock,
+                  "scales of B are those of the wave before, of other columns");
+    static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShort == 0,
+                  "weight scales advance between short chunks and in the middle of long ones");
+};
+
+}  // namespace fp8gemm

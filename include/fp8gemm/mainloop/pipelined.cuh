@@ -1,0 +1,52 @@
+// The order in which a consumer goes through the waves of a chunk of K, whatever they are made of.
+#pragma once
+
+#include "fp8gemm/ptx/wgmma.cuh"
+
+namespace fp8gemm {
+
+/// Waits for a wave behind which `kLater` have been started. Its stage is handed back first: its sums are in registers.
+template <uint32_t kLater, class Waves, class Chunk, class Flights, class Sums>
+FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const Flights& flights, Sums& sums) {
+    ptx::wgmma_wait<kLater>();
+    waves.release(wave, chunk, flights);
+    waves.promote(wave, chunk, flights, sums);
+}
+
+/// Multiplies the waves of `kLength` steps of K, `Waves::kInFlight` of them in flight at a time: starts each, and finishes
+/// it when the others that may be in flight have been started behind it. None is left in flight. Where a chunk has no
+/// more than `kRest` steps before K ends, it stops there. All is unrolled: `wave`, counted from the chunk's first, is a
+/// constant.
+///
+/// `Waves` has, besides `kInFlight`, `kSteps` of all K, `kWavesPerStep`, and a `Flight` for each wave that is in flight,
+///     start<kWaves>(wave, chunk, flights)        waits for the stage, commits WGMMAs as one group, loads their scales
+///     release(wave, chunk, flights)              hands the stage back, with the last wave that reads it
+///     promote(wave, chunk, flights, sums)        adds the block sums, times the scales
+///
+/// NOTE: Where K ends is compared here. As a function of `Waves` it gives kernels other registers (64x64-k2, 1D1D).
+template <uint32_t kLength, uint32_t kRest, class Waves, class Chunk, class Sums>
+FP8GEMM_DEVICE void pipelined(Waves& waves, Chunk chunk, Sums& sums) {
+    constexpr uint32_t kInFlight = Waves::kInFlight;
+    constexpr uint32_t kWaves = kLength * Waves::kWavesPerStep;
+    constexpr uint32_t kWavesOfRest = kRest * Waves::kWavesPerStep;
+    static_assert(kInFlight == 1 || kInFlight == 2, "at most one is in flight when there are no more to start");
+    typename Waves::Flight flights[kInFlight];
+#pragma unroll
+    for (uint32_t wave = 0; wave < kWaves; ++wave) {
+        if (wave != 0 && wave == kWavesOfRest && chunk.first_step + kRest == Waves::kSteps) {
+            if constexpr (kInFlight > 1) {
+                finish_wave<0>(waves, wave - 1, chunk, flights, sums);
+            }
+            return;
+        }
+        waves.template start<kWaves>(wave, chunk, flights);
+        if (wave + 1 >= kInFlight) {
+            finish_wave<kInFlight - 1>(waves, wave + 1 - kInFlight, chunk, flights, sums);
+        }
+    }
+    if constexpr (kInFlight > 1) {
+        finish_wave<0>(waves, kWaves - 1, chunk, flights, sums);
+    }
+}
+
+}  // namespace fp8gemm
