@@ -3,8 +3,8 @@
 //
 // Warp roles are those of step 4; one thread of each multiplying warpgroup issues its bulk stores.
 // Named barriers 1 and 2: the 128 threads of a multiplying warpgroup, before and after they write their part of `staged`.
-#include "fp8gemm/ptx/convert.cuh"
-#include "fp8gemm/ptx/stmatrix.cuh"
+#include "fp8gemm/ptx/arithmetic.cuh"
+#include "fp8gemm/ptx/memory.cuh"
 #include "k_loop.cuh"
 
 constexpr uint32_t kHalfBytes = kWaveM * 64 * 2;  // of 64 columns of a warpgroup's rows, in bfloat16
