@@ -1,4 +1,4 @@
-"""What the checks say that no product on the CPU gets to: of addresses on a GPU, of what is no tensor, and at limits."""
+"""What the checks say that no product on the CPU gets to: of addresses on a GPU, of what is no tensor, of limits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from fp8gemm.checks.memory import check_addresses, check_memory
+from fp8gemm.checks.operands import check_bias, check_c
 from fp8gemm.checks.quantizers import check_quantized
 from fp8gemm.checks.tensors import check_elements, check_features, check_tensor, check_whole, described
 from fp8gemm.errors import InputError
+from fp8gemm.tuning.problem import Addend
 
 E4M3 = torch.float8_e4m3fn
 
@@ -158,3 +160,21 @@ def test_room_for_codes_and_scales() -> None:
         check_quantized(x, codes, scales[:, :1])
     with refused("scales: expected each element at its own address, got strides (0, 1) for (3, 2)"):
         check_quantized(x, codes, scales[:1].expand(3, 2))
+
+
+def test_terms_that_are_added() -> None:
+    a, b = torch.zeros(3, 16), torch.zeros(5, 16)
+    assert check_c(torch.zeros(3, 5), a, b) is Addend.FLOAT32
+    assert check_c(torch.zeros(3, 5, dtype=torch.bfloat16), a, b) is Addend.BFLOAT16
+    assert check_bias(torch.zeros(5), b) is Addend.FLOAT32
+    either = "torch.bfloat16 or torch.float32"
+    with refused(f"c: expected {either} of shape (3, 5) = (M, N), got torch.float32 of shape (5, 3)"):
+        check_c(torch.zeros(5, 3), a, b)
+    with refused(f"c: expected {either} of shape (3, 5) = (M, N), got torch.float16 of shape (3, 5)"):
+        check_c(torch.zeros(3, 5, dtype=torch.float16), a, b)
+    with refused("c: expected the device of b, cpu, got meta"):
+        check_c(torch.zeros(3, 5, device="meta"), a, b)
+    with refused(f"bias: expected {either} of shape (5,) = (N,), got torch.float32 of shape (1, 5)"):
+        check_bias(torch.zeros(1, 5), b)
+    with refused("bias: expected stride 1, got stride 2; pass .contiguous()"):
+        check_bias(torch.zeros(10)[::2], b)

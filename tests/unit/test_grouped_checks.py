@@ -12,6 +12,7 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm import settings
+from fp8gemm.checks.group_values import check_columns, check_rows
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS
 from tests import cases
@@ -153,6 +154,10 @@ K_GROUPED: dict[str, tuple[Change, str]] = {
         lambda x: {"offsets": torch.zeros((), dtype=torch.int32), "c": None, "out": None},
         r"^offsets: expected shape \(G \+ 1,\) or \(2, G\)",
     ),
+    "offsets of three by G, without an output": (
+        lambda x: {"offsets": torch.zeros(3, 2, dtype=torch.int32), "c": None, "out": None},
+        r"^offsets: expected shape \(G \+ 1,\) or \(2, G\) with 1 <= G <= \d+, got \(3, 2\)$",
+    ),
     "c of another shape": (lambda x: {"c": x["c"][:, :-1]}, r"^c: expected .*\(3, 12, 136\), got"),
     "c bfloat16": (lambda x: {"c": x["c"].to(BF16)}, "^c: expected torch.float32"),
     "c with room between groups": (lambda x: {"c": padded(x["c"])}, "^c: expected groups one behind the other"),
@@ -254,6 +259,30 @@ def test_wrong_counts_and_columns_are_refused_only_where_a_setting_asks_for_it()
     with settings.scope(check_groups=True):
         fp8gemm.gemm_masked(**masked())
         fp8gemm.gemm_k_grouped(**k_grouped())
+
+
+def test_offsets_tell_the_groups_where_no_output_does() -> None:
+    arguments = {**k_grouped(), "c": None, "out": None}
+    out = fp8gemm.gemm_k_grouped(**arguments)
+    ends = arguments["offsets"][1:]
+    begins_and_ends = torch.stack((arguments["offsets"][:-1], ends))
+    for offsets in (arguments["offsets"], begins_and_ends):
+        assert torch.equal(fp8gemm.gemm_k_grouped(**{**arguments, "offsets": offsets}), out)
+    assert out.shape == (G, M, N)
+
+
+@pytest.mark.parametrize("step", [1, 128])
+def test_ranges_say_what_they_must_be_multiples_of(step: int) -> None:
+    offsets = torch.tensor([0, 128, 512])
+    said = r"offsets: expected 0 <= begin <= end <= 256" + (", multiples of 128," if step == 128 else "")
+    with pytest.raises(InputError, match=f"^{said} got 128 to 512 for group 1$"):
+        check_columns(256, 2, offsets) if step == 128 else check_rows(256, 2, None, offsets)
+
+
+def test_ends_alone_begin_where_the_group_before_ends() -> None:
+    check_columns(256, 2, torch.tensor([128, 256]))
+    with pytest.raises(InputError, match="got 0 to 64 for group 0"):
+        check_columns(256, 2, torch.tensor([64, 256]))
 
 
 def test_c_in_place_is_no_overlap() -> None:
