@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fp8gemm import settings
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.kernels import catalogue, dense, loaded, swap_ab
+from fp8gemm.kernels.quantize import QuantizeSource
+from fp8gemm.kernels.recording import recorded
+from fp8gemm.products.quantizers import masked_quantizer
 from fp8gemm.tuning.config import TileConfig, shared_bytes
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes
@@ -93,6 +98,21 @@ def test_the_chip_is_the_gpus_less_the_sms_that_others_have(monkeypatch: pytest.
     assert whole == named_chip("h100-pcie:100") and asked == [2]
     with settings.scope(num_sms=60):
         assert loaded.device_chip(2) == limited_chip(whole, 60) != whole
+
+
+def test_a_quantizer_is_loaded_once_on_a_gpu_that_is_hopper_and_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checked: list[int] = []
+    monkeypatch.setattr(loaded, "_kernels", {})
+    monkeypatch.setattr(loaded, "hopper_info", checked.append)
+    monkeypatch.setattr(loaded, "QuantizeKernel", lambda *arguments, **options: object())
+    quantizer, file = masked_quantizer(QuantizeSource.PLAIN, torch.bfloat16), tmp_path / "asked.jsonl"
+    with settings.scope(record=file):
+        found = loaded.quantizer_for(quantizer, 3)
+    assert loaded.quantizer_for(quantizer, 3) is found and checked == [3]
+    constants = {name: getattr(value, "value", value) for name, value in quantizer.request.config}
+    assert recorded(file)[1] == [(quantizer.request.family, constants)]
 
 
 @pytest.mark.parametrize("policy", settings.JIT_POLICIES)

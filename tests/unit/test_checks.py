@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fp8gemm.checks.memory import check_addresses, check_memory
 from fp8gemm.checks.operands import check_bias, check_c
-from fp8gemm.checks.quantizers import check_quantized
+from fp8gemm.checks.quantizers import check_norm, check_quantized, check_residual
 from fp8gemm.checks.tensors import check_elements, check_features, check_tensor, check_whole, described
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.problem import Addend
@@ -178,3 +178,35 @@ def test_terms_that_are_added() -> None:
         check_bias(torch.zeros(1, 5), b)
     with refused("bias: expected stride 1, got stride 2; pass .contiguous()"):
         check_bias(torch.zeros(10)[::2], b)
+
+
+def test_what_a_norm_takes() -> None:
+    x, weight = torch.zeros(3, 144, dtype=torch.bfloat16), torch.ones(144)
+    for eps in (0, 0.0, 1e-6):
+        check_norm(x, weight, eps)
+    with refused("x: expected 2 dimensions, (M, K), got shape (144,)"):
+        check_norm(x[0], weight, 0.0)
+    with pytest.raises(InputError, match="^x: .*K"):
+        check_norm(torch.zeros(1, 2**20, dtype=torch.bfloat16), weight, 0.0)
+    with refused("weight: expected a torch.Tensor, got list"):
+        check_norm(x, [1.0], 0.0)  # type: ignore[arg-type]
+    one_of = "weight: expected one of torch.bfloat16, torch.float16, torch.float32 of shape (144,) = (K,) on cpu, got"
+    for other in (weight[:16], weight.double(), weight.to("meta")):
+        with refused(f"{one_of} {other.dtype} of shape {tuple(other.shape)} on {other.device}"):
+            check_norm(x, other, 0.0)
+    with refused("weight: expected stride 1, got stride 2; pass .contiguous()"):
+        check_norm(x, torch.ones(288)[::2], 0.0)
+    for no_eps in (-1e-9, float("nan"), "0", None):
+        with refused(f"eps: expected a number of at least 0, got {no_eps!r}"):
+            check_norm(x, weight, no_eps)  # type: ignore[arg-type]
+
+
+def test_what_a_residual_is() -> None:
+    x = torch.zeros(3, 144, dtype=torch.bfloat16)
+    check_residual(x.clone(), x)
+    with refused("residual: expected 2 dimensions, (M, K), got shape (144,)"):
+        check_residual(x[0], x)
+    for other in (x[:2], x.float(), x.to("meta")):
+        got = f"{other.dtype} of shape {tuple(other.shape)} on {other.device}"
+        with refused(f"residual: expected torch.bfloat16 of shape (3, 144) on cpu as x, got {got}"):
+            check_residual(other, x)
