@@ -136,6 +136,17 @@ def test_a_call_of_one_operand_has_another_key_too(change: str, stream: list[int
     assert key == key_of_input((), x.view(4, 8).as_subclass(OnGpu)) != key_of_input((), changed)
 
 
+def test_rows_further_apart_are_another_call(stream: list[int]) -> None:
+    """Where neither is contiguous."""
+    memory = torch.zeros(256)
+    near, far = (memory.as_strided((4, 8), (pitch, 1)).as_subclass(OnGpu) for pitch in (16, 24))
+    assert key_of_input((), near) != key_of_input((), far)
+    assert key_of_call((), near, memory) != key_of_call((), far, memory)
+    for place in range(2, 7):
+        before = [near, *[memory] * (place - 1)]
+        assert key_of_call((), *before, near) != key_of_call((), *before, far)
+
+
 def test_the_stream_is_that_of_the_operands_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(calls, "current_stream", lambda index: asked.append(index) or 17)

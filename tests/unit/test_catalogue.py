@@ -24,6 +24,7 @@ from fp8gemm.tuning.problem import FEW_ROWS, Grouping, Problem
 from fp8gemm.tuning.select import Config, ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab import shared_bytes as swap_ab_shared_bytes
+from fp8gemm.tuning.table import Entry, Table, Tables, tile_of
 
 H200 = named_chip("h200")
 SINGLE, GROUPED = Problem(8, 4096, 4096), grouped_problem(Grouping.MASKED, 4, 8, 4096, 4096)
@@ -45,6 +46,10 @@ def test_kernels_are_told_apart_by_all_but_m_and_why_they_were_chosen(problem: A
 
 def test_configs_of_either_kind_of_problem() -> None:
     assert catalogue.ranked(SINGLE, H200) == ranked_configs(SINGLE, H200)
+    tuned = ranked_configs(SINGLE, H200)[1]
+    entry = Entry(SINGLE.m, SINGLE.n, SINGLE.k, tile_of(tuned), 1.0)
+    tables = Tables((Table("NVIDIA H200", "h200", 132, "2026-01-01", "by hand", (entry,)),))
+    assert catalogue.ranked(SINGLE, H200, tables)[0] == tuned
     assert catalogue.ranked(GROUPED, H200) == ranked_grouped(GROUPED, H200)
 
 
@@ -106,11 +111,13 @@ def test_a_quantizer_is_loaded_once_on_a_gpu_that_is_hopper_and_recorded(
     checked: list[int] = []
     monkeypatch.setattr(loaded, "_kernels", {})
     monkeypatch.setattr(loaded, "hopper_info", checked.append)
-    monkeypatch.setattr(loaded, "QuantizeKernel", lambda *arguments, **options: object())
+    monkeypatch.setattr(loaded, "QuantizeKernel", lambda *arguments, **options: (*arguments, options))
     quantizer, file = masked_quantizer(QuantizeSource.PLAIN, torch.bfloat16), tmp_path / "asked.jsonl"
     with settings.scope(record=file):
         found = loaded.quantizer_for(quantizer, 3)
     assert loaded.quantizer_for(quantizer, 3) is found and checked == [3]
+    options = {"device_index": 3, "allow_compile": True, "programmatic": settings.current().pdl}
+    assert found == (quantizer, options)
     constants = {name: getattr(value, "value", value) for name, value in quantizer.request.config}
     assert recorded(file)[1] == [(quantizer.request.family, constants)]
 

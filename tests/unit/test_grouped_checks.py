@@ -222,6 +222,7 @@ FINE: dict[str, dict[str, list[Any]]] = {
     "indices in any order, rows of none between": {"indices": [-1, 2, 2, -1, -1, 0, -1, 1, 1, 1, 1, -1]},
     "no rows of any group": {"indices": [-1] * M},
     "offsets with rows before and behind": {"offsets": [2, 5, 5, 9]},
+    "a group without rows amid the rows of another": {"offsets": [[0, 3, 5], [5, 3, 9]]},
     "groups in any order": {"offsets": [[7, 0, 5], [12, 5, 5]]},
 }
 
