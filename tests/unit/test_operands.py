@@ -232,6 +232,7 @@ def groups_at(shape: tuple[int, int, int], strides: tuple[int, int, int], base: 
         ((1, 7, 3), (999, 1, 8), 8),  # nor that of one group
         ((2, 7, 1), (8, 1, 999), 8),  # nor that of one block: the pitch is the least
         ((2, 4, 1), (4, 1, 4), 4),
+        ((2, 7, 2), (40, 1, 20), 20),
     ],
 )
 def test_scales_of_groups_that_tma_can_read_are_not_copied(
@@ -272,3 +273,8 @@ def test_rows_of_groups_are_those_of_all_at_their_own_pitch() -> None:
     rows = rows_of_groups(x)
     assert rows.data_ptr() == x.data_ptr() and rows.stride() == (16, 1) and torch.equal(rows, x.reshape(6, 5))
     assert rows_of_groups(torch.zeros(2, 3, 8)[..., ::2]).stride() == (8, 2)
+
+
+def test_copies_of_scales_lie_where_the_scales_do() -> None:
+    scales = torch.empty(2, 7, 3, device="meta")
+    assert tma_scales_of_groups(scales).device == tma_scales(scales[0]).device == scales.device
