@@ -6,6 +6,7 @@
 #   make test-all        the same with all of these kernels, as every night and where a device header has changed
 #   make test-gpu        the tests of a GPU alone; each says why it is skipped where there is none
 #   make check           style and types
+#   make mutants         faulty versions of the Python that decides, and which of them no test notices; takes long
 #   make clean           removes the environment and build products, never the kernel cache
 
 VENV := .venv
@@ -13,7 +14,7 @@ ENVIRONMENT := $(VENV)/python.path
 # Read when a recipe runs, by which time the file is there.
 RUN = PYTHONPATH=. "$$(cat $(ENVIRONMENT))"
 
-.PHONY: demo test test-all test-gpu check clean
+.PHONY: demo test test-all test-gpu check mutants clean
 
 demo: $(ENVIRONMENT)
 	@$(RUN) -m fp8gemm demo $(ARGS)
@@ -33,8 +34,15 @@ check: $(ENVIRONMENT)
 	@$(RUN) -m mypy
 	@find include scripts examples -name '*.cu*' -exec "$$(dirname "$$(cat $(ENVIRONMENT))")/clang-format" --dry-run -Werror {} +
 
+# ARGS='"fp8gemm.checks*"' limits it to some. What is printed at the end is in no list of those that cannot be told apart.
+mutants: $(ENVIRONMENT)
+	@"$$(cat $(ENVIRONMENT))" -m pip install -qq --disable-pip-version-check "mutmut>=3.8"
+	@$(RUN) -m mutmut run --max-children 1 $(ARGS)
+	@$(RUN) -m mutmut results > mutants/left.txt
+	@sed -n 's/^\(fp8gemm[^ ]*\).*/\1/p' tests/mutations/equivalent.txt | grep -vwFf - mutants/left.txt | grep -v 'not checked' || true
+
 clean:
-	rm -rf $(VENV) $(VENV).log build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV).log build dist mutants .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 
 $(ENVIRONMENT): pyproject.toml constraints.txt scripts/venv.sh

@@ -128,6 +128,33 @@ def test_options_streams_and_gpus_tell_calls_apart(stream: list[int]) -> None:
     assert None not in keys and len(set(keys)) == 3
 
 
+@pytest.mark.parametrize("change", CHANGES, ids=CHANGES)
+def test_a_call_of_one_operand_has_another_key_too(change: str, stream: list[int]) -> None:
+    x = torch.zeros(4, 8)
+    changed = CHANGES[change](x).as_subclass(Again if change == "type" else OnGpu)
+    key = key_of_input((), x.as_subclass(OnGpu))
+    assert key == key_of_input((), x.view(4, 8).as_subclass(OnGpu)) != key_of_input((), changed)
+
+
+def test_rows_further_apart_are_another_call(stream: list[int]) -> None:
+    """Where neither is contiguous."""
+    memory = torch.zeros(256)
+    near, far = (memory.as_strided((4, 8), (pitch, 1)).as_subclass(OnGpu) for pitch in (16, 24))
+    assert key_of_input((), near) != key_of_input((), far)
+    assert key_of_call((), near, memory) != key_of_call((), far, memory)
+    for place in range(2, 7):
+        before = [near, *[memory] * (place - 1)]
+        assert key_of_call((), *before, near) != key_of_call((), *before, far)
+
+
+def test_the_stream_is_that_of_the_operands_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(calls, "current_stream", lambda index: asked.append(index) or 17)
+    x = torch.zeros(2).as_subclass(OnGpu)
+    assert key_of_input((), x) is not None and key_of_call((), x, x) is not None
+    assert asked == [0, 0]
+
+
 def test_calls_that_cannot_be_repeated_have_no_key(stream: list[int]) -> None:
     x, plain = torch.zeros(4, 8).as_subclass(OnGpu), torch.zeros(2)
     assert key_of_input((), plain) is None, "on no GPU"
@@ -189,6 +216,13 @@ def test_a_call_that_makes_its_output_is_launched_by_the_address_of_that(
         assert known.repeat(key, None) == (outputs[0], None)
         outputs.reverse()
     assert (first.count, second.count) == (2, 1)
+
+
+def test_a_launch_into_a_new_output_is_not_one_into_a_given_output(stream: list[int]) -> None:
+    known, out = RepeatedCalls(4), torch.zeros(3)
+    key = key_of_input((), out.as_subclass(OnGpu))
+    known.keep(key, out, Launch(), given=False)  # type: ignore[arg-type]
+    assert known.repeat(key, torch.zeros(3)) == (None, None)
 
 
 def test_settings_that_chose_another_kernel_are_another_call(stream: list[int]) -> None:

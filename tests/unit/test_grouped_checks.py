@@ -153,6 +153,10 @@ K_GROUPED: dict[str, tuple[Change, str]] = {
         lambda x: {"offsets": torch.zeros((), dtype=torch.int32), "c": None, "out": None},
         r"^offsets: expected shape \(G \+ 1,\) or \(2, G\)",
     ),
+    "offsets of three by G, without an output": (
+        lambda x: {"offsets": torch.zeros(3, 2, dtype=torch.int32), "c": None, "out": None},
+        r"^offsets: expected shape \(G \+ 1,\) or \(2, G\) with 1 <= G <= \d+, got \(3, 2\)$",
+    ),
     "c of another shape": (lambda x: {"c": x["c"][:, :-1]}, r"^c: expected .*\(3, 12, 136\), got"),
     "c bfloat16": (lambda x: {"c": x["c"].to(BF16)}, "^c: expected torch.float32"),
     "c with room between groups": (lambda x: {"c": padded(x["c"])}, "^c: expected groups one behind the other"),
@@ -217,6 +221,7 @@ FINE: dict[str, dict[str, list[Any]]] = {
     "indices in any order, rows of none between": {"indices": [-1, 2, 2, -1, -1, 0, -1, 1, 1, 1, 1, -1]},
     "no rows of any group": {"indices": [-1] * M},
     "offsets with rows before and behind": {"offsets": [2, 5, 5, 9]},
+    "a group without rows amid the rows of another": {"offsets": [[0, 3, 5], [5, 3, 9]]},
     "groups in any order": {"offsets": [[7, 0, 5], [12, 5, 5]]},
 }
 
@@ -254,6 +259,16 @@ def test_wrong_counts_and_columns_are_refused_only_where_a_setting_asks_for_it()
     with settings.scope(check_groups=True):
         fp8gemm.gemm_masked(**masked())
         fp8gemm.gemm_k_grouped(**k_grouped())
+
+
+def test_offsets_tell_the_groups_where_no_output_does() -> None:
+    arguments = {**k_grouped(), "c": None, "out": None}
+    out = fp8gemm.gemm_k_grouped(**arguments)
+    ends = arguments["offsets"][1:]
+    begins_and_ends = torch.stack((arguments["offsets"][:-1], ends))
+    for offsets in (arguments["offsets"], begins_and_ends):
+        assert torch.equal(fp8gemm.gemm_k_grouped(**{**arguments, "offsets": offsets}), out)
+    assert out.shape == (G, M, N)
 
 
 def test_c_in_place_is_no_overlap() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 from fp8gemm.checks.dtypes import addend, output_type
 from fp8gemm.checks.operands import check_b
 from fp8gemm.errors import InputError
-from fp8gemm.products.operands import store_kind, tma_scales
-from fp8gemm.scales import empty_mn_major, is_mn_major, mn_major_pitch
+from fp8gemm.products.operands import rows_of_groups, store_kind, tma_scales, tma_scales_of_groups
+from fp8gemm.scales import empty_mn_major, empty_mn_major_groups, is_mn_major, mn_major_pitch
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
 
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
@@ -213,3 +213,68 @@ def test_the_scales_of_b_tell_the_scaling(
 ) -> None:
     b = torch.zeros(n, 144).to(torch.float8_e4m3fn)
     assert check_b(b, strided(shape, strides, dtype=torch.float32)) is scaling
+
+
+def groups_at(shape: tuple[int, int, int], strides: tuple[int, int, int], base: int = 0) -> Tensor:
+    """Scales of groups that start ``base`` elements past a 16-byte boundary, each another number."""
+    reach = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
+    memory = torch.arange(base + reach + 4, dtype=torch.float32)
+    return memory.as_strided(shape, strides, -memory.data_ptr() % 16 // 4 + base)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "pitch"),
+    [
+        ((2, 7, 3), (24, 1, 8), 8),
+        ((2, 8, 3), (24, 1, 8), 8),
+        ((2, 7, 3), (60, 1, 20), 20),
+        ((2, 1, 3), (12, 77, 4), 4),  # of one row its stride means nothing
+        ((1, 7, 3), (999, 1, 8), 8),  # nor that of one group
+        ((2, 7, 1), (8, 1, 999), 8),  # nor that of one block: the pitch is the least
+        ((2, 4, 1), (4, 1, 4), 4),
+        ((2, 7, 2), (40, 1, 20), 20),
+    ],
+)
+def test_scales_of_groups_that_tma_can_read_are_not_copied(
+    shape: tuple[int, int, int], strides: tuple[int, int, int], pitch: int
+) -> None:
+    scales = groups_at(shape, strides)
+    read = tma_scales_of_groups(scales)
+    assert read.data_ptr() == scales.data_ptr() and read.stride() == (shape[2] * pitch, 1, pitch)
+    assert read.shape == scales.shape and torch.equal(read, scales)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "base"),
+    [
+        ((2, 7, 3), (21, 3, 1), 0),
+        ((2, 4, 3), (12, 3, 1), 0),
+        ((2, 7, 3), (48, 2, 16), 0),  # every other row
+        ((2, 7, 3), (30, 1, 10), 0),  # a pitch of 40 bytes
+        ((2, 7, 3), (12, 1, 4), 0),  # columns that overlap
+        ((2, 7, 3), (32, 1, 8), 0),  # room between groups
+        ((2, 7, 1), (7, 1, 1), 0),
+        ((2, 7, 3), (24, 1, 8), 1),  # off 16 bytes
+        ((1, 7, 3), (24, 1, 8), 1),
+        ((1, 7, 3), (21, 3, 1), 0),
+    ],
+)
+def test_other_scales_of_groups_are_copied(
+    shape: tuple[int, int, int], strides: tuple[int, int, int], base: int
+) -> None:
+    scales = groups_at(shape, strides, base)
+    read = tma_scales_of_groups(scales)
+    assert read.data_ptr() != scales.data_ptr() and read.data_ptr() % 16 == 0
+    assert read.stride() == empty_mn_major_groups(*shape, device=scales.device).stride() and torch.equal(read, scales)
+
+
+def test_rows_of_groups_are_those_of_all_at_their_own_pitch() -> None:
+    x = torch.arange(96.0).view(2, 3, 16)[:, :, :5]
+    rows = rows_of_groups(x)
+    assert rows.data_ptr() == x.data_ptr() and rows.stride() == (16, 1) and torch.equal(rows, x.reshape(6, 5))
+    assert rows_of_groups(torch.zeros(2, 3, 8)[..., ::2]).stride() == (8, 2)
+
+
+def test_copies_of_scales_lie_where_the_scales_do() -> None:
+    scales = torch.empty(2, 7, 3, device="meta")
+    assert tma_scales_of_groups(scales).device == tma_scales(scales[0]).device == scales.device
