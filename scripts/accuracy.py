@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from tqdm import tqdm  # noqa: E402
 from fp8gemm import __version__  # noqa: E402
 from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive  # noqa: E402
 from fp8gemm.errors import InputError, UnsupportedError  # noqa: E402
+from fp8gemm.installed import installed_version  # noqa: E402
 from fp8gemm.lab.accuracy import encoder, model, network, plot  # noqa: E402
 from fp8gemm.lab.accuracy.data import DISTRIBUTIONS, Distribution  # noqa: E402
 from fp8gemm.lab.accuracy.figures import Figures, compare, exact_product  # noqa: E402
@@ -41,6 +41,7 @@ from fp8gemm.lab.accuracy.report import Report, Row, Verdict, header, line  # no
 from fp8gemm.lab.bench.report import Shape  # noqa: E402
 from fp8gemm.lab.demo.target import Target, find_target  # noqa: E402
 from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 from tests.numerics import Gate, check  # noqa: E402
 
 SENTENCES = ROOT / "tests" / "data" / "sentences.txt"
@@ -102,7 +103,7 @@ def _through_model(options: argparse.Namespace, target: Target) -> int:
     sentences = encoder.read_sentences(SENTENCES)
     device = target.gpu.name if target.gpu is not None else "CPU, reference backend"
     print(f"fp8gemm {__version__}, torch {torch.__version__}, on: {device}\n{target.reason}\n")
-    heading = {**_machine(device, target), "transformers": version("transformers")}
+    heading = {**_machine(device, target), "transformers": installed_version("transformers")}
     with _current(target):
         report = model.measure_model(options.model_path, sentences, target.device, heading=heading)
     print("\n".join(report.lines()))
@@ -114,8 +115,7 @@ def _through_model(options: argparse.Namespace, target: Target) -> int:
 
 def _write(path: Path | None, result: dict[str, Any]) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n")
+        write_text(path, json.dumps(result, indent=1) + "\n")
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -33,6 +33,7 @@ from fp8gemm.tuning.constants import DEFAULT, Constants  # noqa: E402
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip  # noqa: E402
 from fp8gemm.tuning.problem import Problem  # noqa: E402
 from fp8gemm.tuning.select import ranked_configs  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 
 ALL, FITTED, HELD_OUT = "all", "fitted", "held out"
 
@@ -55,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Fp8GemmError as error:
         parser.error(str(error))
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(report.as_text(result))
+        write_text(options.json, report.as_text(result))
     if options.plot is not None:
         picture.draw(result, options.plot)
     return 0

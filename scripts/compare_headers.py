@@ -31,6 +31,7 @@ from compared_products import ALONE_FROM, Call, Case, products  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 from tests.mutations import tree  # noqa: E402
 
 EXIT_OTHER_BITS, EXIT_NO_DEVICE = 1, 2
@@ -162,7 +163,7 @@ def main() -> int:
             rows.append(measure(product.case(), headers))
             print(shown(rows[-1]), flush=True)
             if options.json:
-                options.json.write_text(json.dumps(result, indent=1) + "\n")
+                write_text(options.json, json.dumps(result, indent=1) + "\n")
     print(*summary(rows, [*list(headers)[1:], DEEP_GEMM]), sep="\n")
     return 0 if all(row["same_bits"] for row in rows) else EXIT_OTHER_BITS
 

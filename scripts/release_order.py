@@ -31,6 +31,7 @@ from fp8gemm.cli.arguments import parse_positive  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.kernels.loaded import device_chip  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 from tests.clogged import FAMILIES, graphs_of  # noqa: E402
 from tests.launches import Played, play  # noqa: E402
 from tests.mutations import tree  # noqa: E402
@@ -202,8 +203,7 @@ def count(options: argparse.Namespace, names: Sequence[str]) -> int:
     def put(**part: Any) -> None:
         result.update(part)
         if options.json is not None:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
+            write_text(options.json, json.dumps(result, indent=1) + "\n")
 
     print(" ".join(f"{name} {value}" for name, value in result.items()), flush=True)
     try:

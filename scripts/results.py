@@ -33,6 +33,7 @@ from result_tables import accuracy, checks, choice, grouped, linear, model, serv
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.errors import UnsupportedError  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 
 PAGES = (
     *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/numerics.md"),
@@ -274,7 +275,7 @@ def main() -> int:
         if options.check and text != fresh:
             complaints.append(f"{page} does not show docs/results; run scripts/results.py")
         elif text != fresh:
-            (ROOT / page).write_text(fresh)
+            write_text(ROOT / page, fresh)
     complaints += check_plots([(page, (ROOT / page).read_text()) for page in PAGES], ROOT)
     for complaint in complaints:
         print(f"results: {complaint}", file=sys.stderr)

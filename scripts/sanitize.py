@@ -30,6 +30,7 @@ from sanitize_limits import CLIPPED_STORE, JUDGED, MISJUDGED, Limitation  # noqa
 from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 
 TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
 CLEAN = "clean"
@@ -213,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{tool} {finding.kernel} {finding.shape}: {finding.status}\n{finding.detail}", flush=True)
     print(f"{table(findings)}\n\n{LIMITS}")
     if options.json:
-        options.json.write_text(report(findings, device_info(0).name))
+        write_text(options.json, report(findings, device_info(0).name))
     return 0 if all(finding.clean for finding in findings) else EXIT_ERRORS
 
 

@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 from fp8gemm.cli.arguments import parse_m, parse_positive  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.lab.bench.modes import processor_name  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 
 MODEL = ROOT / "tests" / "data" / "configs" / "deepseek-v3.json"
 RANKS = ([1], [8], [1, 8])
@@ -139,8 +140,7 @@ def main() -> int:
             tqdm.write(line(run))
             runs.append(run)
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result(runs, options.repeats), indent=1) + "\n")
+        write_text(options.json, json.dumps(result(runs, options.repeats), indent=1) + "\n")
     return 0
 
 

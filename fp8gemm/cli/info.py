@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import platform
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fp8gemm import __version__, settings
-from fp8gemm.cache.entry import CUBIN, SIDECAR, SOURCE
+from fp8gemm.cache.inventory import whole_kernels
 from fp8gemm.cache.store import Layer, Store
 from fp8gemm.cache.trust import UnsafeError, is_sealed
 from fp8gemm.cli.interrupts import loading
 from fp8gemm.driver.device import Probe, conclude, device_info, dotted, probe
 from fp8gemm.errors import CompileError, UnsupportedDeviceError
+from fp8gemm.installed import installed_version
 from fp8gemm.jit.compiler import nvrtc_version
 from fp8gemm.jit.headers import include_dir
 
 SUMMARY = "Say what is installed, what this machine has, and whether kernels can run on it."
-
-_ENTRY_NAME = re.compile(r"[^.].*\.[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -151,10 +148,8 @@ def collect() -> Info:
 
 
 def _cuda_bindings() -> Part:
-    try:
-        return Part(importlib.metadata.version("cuda-bindings"))
-    except importlib.metadata.PackageNotFoundError:
-        return Part(None, "expected the package cuda-python>=12.9,<14, found no cuda-bindings")
+    version = installed_version("cuda-bindings")
+    return Part(version, "" if version else "expected the package cuda-python>=12.9,<14, found no cuda-bindings")
 
 
 def _nvrtc() -> Part:
@@ -182,7 +177,7 @@ def _look(layer: Layer) -> CacheLayer:
     path = str(layer.path)
     try:
         with layer.opened() as descriptor:
-            sizes = [_entry_bytes(name, descriptor) for name in os.listdir(descriptor) if _ENTRY_NAME.fullmatch(name)]
+            sizes = whole_kernels(descriptor)
             note = "read-only" if is_sealed(descriptor) else ""
     except FileNotFoundError:
         return CacheLayer(path, note="not there yet")
@@ -190,17 +185,7 @@ def _look(layer: Layer) -> CacheLayer:
         return CacheLayer(path, note=f"refused: {error}")
     except OSError as error:
         return CacheLayer(path, note=f"unreadable: {error}")
-    whole = [size for size in sizes if size is not None]
-    return CacheLayer(path, len(whole), sum(whole), note)
-
-
-def _entry_bytes(name: str, layer: int) -> int | None:
-    """Bytes of an entry's files; None if it is not whole."""
-    try:
-        files = (os.stat(f"{name}/{file}", dir_fd=layer, follow_symlinks=False) for file in (SOURCE, CUBIN, SIDECAR))
-        return sum(status.st_size for status in files)
-    except OSError:
-        return None
+    return CacheLayer(path, len(sizes), sum(sizes), note)
 
 
 def _plain(value: str | int | tuple[Path, ...] | None) -> str | int | list[str] | None:

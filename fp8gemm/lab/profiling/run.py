@@ -26,6 +26,7 @@ from fp8gemm.lab.profiling.timeline import Timeline
 from fp8gemm.lab.profiling.trace import summarise
 from fp8gemm.lab.profiling.traced import TracedKernel
 from fp8gemm.tuning.hopper import Chip
+from fp8gemm.writing import write_text
 
 _ROOT = Path(__file__).resolve().parents[3]
 _LAUNCHES_BEFORE = 3
@@ -142,5 +143,4 @@ def _generator() -> torch.Generator:
 
 
 def _write(path: Path, result: dict[str, Any], *, indent: int | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=indent) + "\n")
+    write_text(path, json.dumps(result, indent=indent) + "\n")
