@@ -38,7 +38,7 @@ def appearing(
     try:
         with created(draft, inside=inside, mode=mode) as file:
             yield file
-        os.replace(draft, os.path.join(directory, target), src_dir_fd=inside, dst_dir_fd=inside)
+        os.rename(draft, os.path.join(directory, target), src_dir_fd=inside, dst_dir_fd=inside)
     except BaseException:
         with suppress(OSError):
             os.unlink(draft, dir_fd=inside)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 from collections.abc import Iterator
@@ -14,12 +13,15 @@ from fp8gemm import __version__, settings
 from fp8gemm.cache.inventory import whole_kernels
 from fp8gemm.cache.store import Layer, Store
 from fp8gemm.cache.trust import UnsafeError, is_sealed
+from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.interrupts import loading
+from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.driver.device import Probe, conclude, device_info, dotted, probe
 from fp8gemm.errors import CompileError, UnsupportedDeviceError
 from fp8gemm.installed import installed_version
 from fp8gemm.jit.compiler import nvrtc_version
 from fp8gemm.jit.headers import include_dir
+from fp8gemm.quoting import counted
 
 SUMMARY = "Say what is installed, what this machine has, and whether kernels can run on it."
 
@@ -62,7 +64,7 @@ class CacheLayer:
     note: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.kernels} kernels, {self.bytes / 2**20:.1f} MiB"
+        text = f"{self.path}: {counted(self.kernels, 'kernel')}, {self.bytes / 2**20:.1f} MiB"
         return f"{text} ({self.note})" if self.note else text
 
 
@@ -106,18 +108,16 @@ class Info:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print what there is. 0, whatever is missing."""
     with loading():  # of torch, most of all, which is all that it waits for
         info = collect()
-    if options.json:
-        print(json.dumps(asdict(info), indent=1))
-    else:
-        print("\n".join(info.lines()))
-    return 0
+    tell(options, "\n".join(info.lines()))
+    tell_json(options, asdict(info))
+    return Exit.DONE
 
 
 def collect() -> Info:
