@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
-from fp8gemm.checks.dtypes import output_type
+from fp8gemm.checks.dtypes import OUTPUTS, dtype_of, output_type
 from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 from fp8gemm.checks.memory import check_addresses, check_memory
 from fp8gemm.driver.current import current_stream, on_device
@@ -32,7 +32,7 @@ def multiply_grouped(
     indices: Tensor | None,
     offsets: Tensor | None,
     out: Tensor | None,
-    out_dtype: torch.dtype,
+    out_dtype: torch.dtype | str,
     expected_m: int | None,
     batch_invariant: bool | None,
 ) -> Tensor:
@@ -42,6 +42,8 @@ def multiply_grouped(
     done, made = _grouped.repeat(key, out)
     if done is not None:
         return done
+    if not isinstance(out_dtype, torch.dtype):
+        out_dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
     if not _grouped.knows(key):
         check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out_dtype, expected_m)
         _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, indices=indices, offsets=offsets)
@@ -85,7 +87,7 @@ def multiply_masked(
     scales_b: Tensor,
     counts: Tensor,
     out: Tensor | None,
-    out_dtype: torch.dtype,
+    out_dtype: torch.dtype | str,
     expected_m: int | None,
     batch_invariant: bool | None,
 ) -> Tensor:
@@ -94,6 +96,8 @@ def multiply_masked(
     done, made = _masked.repeat(key, out)
     if done is not None:
         return done
+    if not isinstance(out_dtype, torch.dtype):
+        out_dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
     if not _masked.knows(key):
         check_masked(a, scales_a, b, scales_b, counts, out, out_dtype, expected_m)
         _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, counts=counts)
