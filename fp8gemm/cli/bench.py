@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fp8gemm.lab.bench.suite import Suite
 
 SUMMARY = "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU."
+EXAMPLE = "fp8gemm bench --m 64 --nk 7168x2048 --json bench.json"
 DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
 DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
 SMALL_M = "1,2,4,8,16,32,48,64,96,128"

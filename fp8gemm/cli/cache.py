@@ -27,6 +27,7 @@ from fp8gemm.errors import CacheError, InputError
 from fp8gemm.quoting import counted, printable
 
 SUMMARY = "List, verify, seal, move and empty directories of compiled kernels."
+EXAMPLE = "fp8gemm cache ls"
 
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZE_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -37,33 +38,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
     actions = parser.add_subparsers(required=True, metavar="action")
 
-    def add(name: str, action: Callable[[argparse.Namespace], int], summary: str) -> argparse.ArgumentParser:
-        command = actions.add_parser(name, help=summary[0].lower() + summary[1:].rstrip("."), description=summary)
+    def add(
+        name: str, action: Callable[[argparse.Namespace], int], words: str, summary: str
+    ) -> argparse.ArgumentParser:
+        told, example = summary[0].lower() + summary[1:].rstrip("."), f"example: fp8gemm cache {name} {words}".rstrip()
+        command = actions.add_parser(name, help=told, description=summary, epilog=example)
         add_json(command)
         command.set_defaults(action=action)
         return command
 
     every = "default every one of FP8GEMM_CACHE_DIR"
     last = "default the last one of FP8GEMM_CACHE_DIR, where new kernels go"
-    listing = add("ls", _list, "List the kernels of cache directories, and whatever else lies there.")
+    listing = add("ls", _list, "", "List the kernels of cache directories, and whatever else lies there.")
     listing.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=every)
-    verify = add("verify", _verify, "Verify every kernel and, where there is a manifest, that all is as it was then.")
+    verify = add(
+        "verify", _verify, "kernels", "Verify every kernel and, where there is a manifest, that all is as it was then."
+    )
     verify.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=every)
-    seal = add("seal", _seal, "Write a manifest into a cache directory and close it to every writer.")
+    seal = add("seal", _seal, "kernels", "Write a manifest into a cache directory and close it to every writer.")
     seal.add_argument("directory", type=Path, metavar="DIR", help="that holds intact kernels and nothing else")
     seal.add_argument("--anew", action="store_true", help="also without kernels that it had when it was sealed before")
-    export = add("export", _export, "Write all intact kernels into one file.")
+    export = add("export", _export, "kernels.tar.gz --from kernels", "Write all intact kernels into one file.")
     export.add_argument("file", type=Path, metavar="FILE", help="to write, a gzipped tar")
     export.add_argument("--from", dest="directory", type=Path, metavar="DIR", help=every)
-    bring = add("import", _import, "Check a file that export wrote, then publish its kernels.")
+    bring = add(
+        "import", _import, "kernels.tar.gz --into served", "Check a file that export wrote, then publish its kernels."
+    )
     bring.add_argument("file", type=Path, metavar="FILE", help="that export wrote, by somebody whose code may run here")
     bring.add_argument("--into", dest="directory", type=Path, metavar="DIR", help=last)
-    prune = add("prune", _prune, "Remove kernels by age since they were written, or the oldest ones by size.")
+    prune = add(
+        "prune",
+        _prune,
+        "--older-than 30d --max-bytes 2G",
+        "Remove kernels by age since they were written, or the oldest ones by size.",
+    )
     prune.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=last)
     prune.add_argument("--older-than", type=parse_age, metavar="AGE", help="what is older, as 90m, 12h, 30d or 4w")
     prune.add_argument("--max-bytes", type=parse_size, metavar="SIZE", help="what is too much, as 500M or 2G (of 1024)")
     prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    clear = add("clear", _clear, "Remove every kernel that we wrote, and nothing else.")
+    clear = add("clear", _clear, "--yes", "Remove every kernel that we wrote, and nothing else.")
     clear.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=last)
     clear.add_argument("--yes", action="store_true", help="do not ask")
 

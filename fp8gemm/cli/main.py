@@ -26,8 +26,9 @@ class Command(NamedTuple):
     """A subcommand.
 
     Attributes:
-        module: where it is; it has ``SUMMARY``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit
-            code. It is imported when its command is asked for: what the others need takes seconds to import.
+        module: where it is; it has ``SUMMARY``, ``EXAMPLE``, which ends its help, ``add_arguments(parser)`` and
+            ``run(options)``, which returns the exit code. It is imported when its command is asked for: what the others
+            need takes seconds to import.
         summary: its ``SUMMARY``.
     """
 
@@ -145,6 +146,7 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
         if name == asked:
             module = import_module(place)
             module.add_arguments(command)
+            command.epilog = f"example: {module.EXAMPLE}"
             command.set_defaults(run=module.run)
     return parser
 

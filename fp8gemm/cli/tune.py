@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fp8gemm.lab.tune.measure import Tuner
 
 SUMMARY = "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table."
+EXAMPLE = "fp8gemm tune --shapes 64x7168x2048 --table tuned.json"
 DEFAULT_CANDIDATES = 12
 METHOD = (
     "CUDA-graph replay over rotating operand sets larger than three times L2, candidates in turn in an order drawn for "
