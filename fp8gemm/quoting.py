@@ -1,4 +1,4 @@
-"""What others gave - values, texts, paths - as messages show it: few characters, in one line."""
+"""What messages show: what others gave - values, texts, paths - in few characters and one line, and counts."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def quoted_path(path: str | os.PathLike[str]) -> str:
     """A path in a message: whole up to a length that people type, so that it can be copied."""
     text = printable(os.fspath(path))
     return text if len(text) <= _MOST_OF_PATH else f"{text[: MOST_QUOTED // 2]}...{text[-MOST_QUOTED // 2 :]}"
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things: "1 kernel", "2 kernels"."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

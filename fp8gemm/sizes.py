@@ -78,6 +78,13 @@ def check_rows_of_all(name: str, meaning: str, groups: int, rows: int) -> None:
         )
 
 
+def check_whole_sizes(**sizes: object) -> None:
+    """Sizes are whole numbers, of whatever range; each goes by the name that the caller knows it by."""
+    for name, size in sizes.items():
+        if type(size) is not int:
+            raise InputError(f"{name}: expected a whole number, got {quoted(size)}")
+
+
 def check_whole_number(name: str, value: object, least: int, most: int = LIMIT - 1) -> int:
     """The number that a value is: a whole one, ``least`` to ``most``."""
     if type(value) is not int or not least <= value <= most:

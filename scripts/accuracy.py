@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,10 @@ from tqdm import tqdm  # noqa: E402
 
 from fp8gemm import __version__  # noqa: E402
 from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive  # noqa: E402
+from fp8gemm.cli.exits import Exit  # noqa: E402
+from fp8gemm.cli.output import add_json, apart, tell_json  # noqa: E402
 from fp8gemm.errors import InputError, UnsupportedError  # noqa: E402
+from fp8gemm.installed import installed_version  # noqa: E402
 from fp8gemm.lab.accuracy import encoder, model, network, plot  # noqa: E402
 from fp8gemm.lab.accuracy.data import DISTRIBUTIONS, Distribution  # noqa: E402
 from fp8gemm.lab.accuracy.figures import Figures, compare, exact_product  # noqa: E402
@@ -44,7 +46,6 @@ from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
 from tests.numerics import Gate, check  # noqa: E402
 
 SENTENCES = ROOT / "tests" / "data" / "sentences.txt"
-EXIT_FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot.draw(options.earlier, options.plot)
         return 0
     target = find_target()
-    if options.model:
-        return _through_model(options, target)
+    with apart(options):
+        result, failed = _through_model(options, target) if options.model else _through_products(options, target)
+    tell_json(options, result)
+    return Exit.FAILED if failed else Exit.DONE
+
+
+def _through_products(options: argparse.Namespace, target: Target) -> tuple[dict[str, Any], bool]:
+    """The figures, and whether a gate failed."""
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     device = target.gpu.name if target.gpu is not None else "CPU, reference backend"
     print(f"fp8gemm {__version__}, torch {torch.__version__}, seed {seed}, on: {device}\n{target.reason}\n")
@@ -90,32 +97,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = _measure(options, target, products, heading=_heading(options, device, target, products, seed))
     print("\n".join(report.lines()))
     result = report.as_json()
-    _write(options.json, result)
     if options.plot is not None:
         plot.draw(result, options.plot)
     print(f"\nkernel gates: {'FAILED' if report.failed else 'passed on every shape'}")
-    return EXIT_FAILED if report.failed else 0
+    return result, report.failed
 
 
-def _through_model(options: argparse.Namespace, target: Target) -> int:
+def _through_model(options: argparse.Namespace, target: Target) -> tuple[dict[str, Any], bool]:
     """The same for ``--model``."""
     sentences = encoder.read_sentences(SENTENCES)
     device = target.gpu.name if target.gpu is not None else "CPU, reference backend"
     print(f"fp8gemm {__version__}, torch {torch.__version__}, on: {device}\n{target.reason}\n")
-    heading = {**_machine(device, target), "transformers": version("transformers")}
+    heading = {**_machine(device, target), "transformers": installed_version("transformers")}
     with _current(target):
         report = model.measure_model(options.model_path, sentences, target.device, heading=heading)
     print("\n".join(report.lines()))
-    _write(options.json, report.as_json())
     failures = report.failures()
     print("\n" + "\n".join(f"FAILED: {failure}" for failure in failures) if failures else "\ngates: passed")
-    return EXIT_FAILED if failures else 0
-
-
-def _write(path: Path | None, result: dict[str, Any]) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n")
+    return report.as_json(), bool(failures)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -129,7 +128,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--quick", action="store_true", help="small shapes, for seconds on a CPU, unless others are given"
     )
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write every figure here")
+    add_json(parser)
     parser.add_argument("--plot", type=Path, metavar="PATH.png", help="draw the errors (needs fp8gemm[plot])")
     parser.add_argument(
         "--from", dest="earlier", type=_result, metavar="JSON", help="measure nothing; --plot what --json wrote earlier"

@@ -24,13 +24,14 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from calibration import fit, judge, report, timings  # noqa: E402
 from result_plots import calibration as picture  # noqa: E402
 
-from fp8gemm.cli.arguments import parse_positive  # noqa: E402
+from fp8gemm.cli.arguments import add_chip, parse_positive  # noqa: E402
+from fp8gemm.cli.output import add_json, apart, tell_json  # noqa: E402
 from fp8gemm.errors import Fp8GemmError  # noqa: E402
 from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
 from fp8gemm.tuning import model  # noqa: E402
 from fp8gemm.tuning.config import TileConfig  # noqa: E402
 from fp8gemm.tuning.constants import DEFAULT, Constants  # noqa: E402
-from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip  # noqa: E402
+from fp8gemm.tuning.hopper import Chip  # noqa: E402
 from fp8gemm.tuning.problem import Problem  # noqa: E402
 from fp8gemm.tuning.select import ranked_configs  # noqa: E402
 
@@ -50,13 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             require_matplotlib()
         if options.fit:
             fit.require_scipy()
-        sweep = timings.read_sweeps(options.sweeps, named_chip(options.chip), least_m=options.least_m)
-        result = _calibrate(options, sweep)
+        sweep = timings.read_sweeps(options.sweeps, options.chip, least_m=options.least_m)
+        with apart(options):
+            result = _calibrate(options, sweep)
     except Fp8GemmError as error:
         parser.error(str(error))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(report.as_text(result))
+    tell_json(options, result, report.as_text)
     if options.plot is not None:
         picture.draw(result, options.plot)
     return 0
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     text = (__doc__ or "").split("\n\n")
     parser = argparse.ArgumentParser(description=" ".join(text[:2]), epilog=text[-1])
     parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP.json", help="measured sweeps of one GPU")
-    parser.add_argument("--chip", choices=list(CHIPS), default="h200", help="that GPU, default h200")
+    add_chip(parser)
     parser.add_argument("--fit", action="store_true", help="fit the constants (needs scipy)")
     parser.add_argument(
         "--only", type=lambda names: names.split(","), default=[], metavar="NAME,...", help="constants to fit"
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--least-m", type=parse_positive, default=1, metavar="M", help="leave out shapes of fewer rows")
     parser.add_argument("--seed", type=int, default=0, help="of which N x K are held out, default 0")
     parser.add_argument("--select", action="store_true", help="judge the library's choice too, tuned table and all")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures here")
+    add_json(parser)
     parser.add_argument("--plot", type=Path, metavar="PATH.png", help="draw them (needs fp8gemm[plot])")
     return parser
 
@@ -105,7 +105,7 @@ def _share(text: str) -> float:
 
 def _calibrate(options: argparse.Namespace, sweep: timings.Sweep) -> dict[str, Any]:
     """Print everything; what `--json` writes."""
-    chip = named_chip(options.chip)
+    chip = options.chip
     print(f"{sweep.heading['gpu']}, {sweep.heading['date']}: {sweep.timings} timings, {len(sweep.rows)} shapes")
     if sweep.unknown:
         print(f"left out: {sweep.unknown.total()} timings of {len(sweep.unknown)} labels that are no candidates")

@@ -1,8 +1,7 @@
 """Time from ``import fp8gemm`` to the first result, in fresh processes, with an empty cache and with a warm one.
 
 In each process torch is imported and its CUDA context made before the clock starts, as a server has them anyway. Those
-with a warm cache go on to load other cached kernels of the shape. Prints a table, or with ``--json`` one object. Needs
-a Hopper GPU.
+with a warm cache go on to load other cached kernels of the shape. Prints a table. Needs a Hopper GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from fp8gemm import settings  # noqa: E402
 from fp8gemm.cli.arguments import parse_mnk, parse_positive  # noqa: E402
-from fp8gemm.cli.bench import EXIT_NO_DEVICE  # noqa: E402
+from fp8gemm.cli.exits import Exit  # noqa: E402
+from fp8gemm.cli.output import add_json, note, tell, tell_json  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.kernels.catalogue import kernel_request  # noqa: E402
@@ -186,15 +186,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shape", type=parse_mnk, default=SHAPE, metavar="MxNxK", help=f"default {SHAPE}")
     parser.add_argument("--repeats", type=parse_positive, default=3, help="processes of each kind, default 3")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     options = parser.parse_args()
     diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
-        print(f"coldstart: {diagnosis.message}", file=sys.stderr)
-        return EXIT_NO_DEVICE
+        note(f"coldstart: {diagnosis.message}")
+        return Exit.NO_GPU
     result = measure(options.shape, options.repeats)
-    print(json.dumps(result) if options.json else "\n".join(lines(result)))
-    return 0
+    tell(options, "\n".join(lines(result)))
+    tell_json(options, result)
+    return Exit.DONE
 
 
 if __name__ == "__main__":

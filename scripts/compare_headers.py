@@ -5,7 +5,7 @@ each is measured alone, because the clock follows the power that a kernel draws,
 pause, then 2 ms of replays) and sustained (the second half of some hundred milliseconds of replays). Runs from a
 checkout, on a Hopper GPU.
 
-Exit code 0: measured. 1: some kernel of some headers gives other bits. 2: no Hopper GPU.
+Exit code 0: measured. 1: some kernel of some headers gives other bits. 2: bad arguments. 3: no Hopper GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
-import json
 import math
 import statistics
 import sys
@@ -28,12 +27,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import torch  # noqa: E402
 from compared_products import ALONE_FROM, Call, Case, products  # noqa: E402
 
+from fp8gemm.cli.exits import Exit  # noqa: E402
+from fp8gemm.cli.output import add_json, apart, note, prints_json, tell, tell_json  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from tests.mutations import tree  # noqa: E402
 
-EXIT_OTHER_BITS, EXIT_NO_DEVICE = 1, 2
 NEW, DEEP_GEMM = "new", "deepgemm"
 IDLE_S, BURST_US, BURSTS = 0.04, 2_000.0, 7
 SUSTAINED_S, SUSTAINED = 0.24, 6
@@ -133,15 +133,15 @@ def shown(row: Row) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--headers", action="append", required=True, metavar="NAME=DIR", help="others, to compare with")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the times here")
+    add_json(parser, ", again after each product")
     parser.add_argument("--commit", default="", help="of these headers, for the file")
     parser.add_argument("--only", action="append", metavar="TEXT", help="products whose name has this text, or another")
     parser.add_argument("--seconds", type=float, default=540.0, help="begin none after this many")
     options = parser.parse_args()
     diagnosis = diagnose()
     if diagnosis.status is not DeviceStatus.READY:
-        print(diagnosis, file=sys.stderr)
-        return EXIT_NO_DEVICE
+        note(f"compare_headers: {diagnosis.message}")
+        return Exit.NO_GPU
     started, rows = time.monotonic(), list[Row]()
     headers = {NEW: tree.INCLUDE}
     headers |= {name: Path(place).resolve() for name, _, place in (each.partition("=") for each in options.headers)}
@@ -160,11 +160,14 @@ def main() -> int:
     for product in wanted:
         if time.monotonic() - started < options.seconds:
             rows.append(measure(product.case(), headers))
-            print(shown(rows[-1]), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(*summary(rows, [*list(headers)[1:], DEEP_GEMM]), sep="\n")
-    return 0 if all(row["same_bits"] for row in rows) else EXIT_OTHER_BITS
+            with apart(options):
+                print(shown(rows[-1]), flush=True)
+            if not prints_json(options):
+                tell_json(options, result)
+    tell(options, "\n".join(summary(rows, [*list(headers)[1:], DEEP_GEMM])))
+    if prints_json(options):
+        tell_json(options, result)
+    return Exit.DONE if all(row["same_bits"] for row in rows) else Exit.FAILED
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fp8gemm.cli.arguments import parse_m, parse_positive  # noqa: E402
-from fp8gemm.cli.bench import EXIT_FAILED, EXIT_NO_DEVICE  # noqa: E402
+from fp8gemm.cli.exits import Exit  # noqa: E402
+from fp8gemm.cli.output import add_json, apart, json_file, note, tell_json  # noqa: E402
 from fp8gemm.errors import UnsupportedError  # noqa: E402
 from fp8gemm.lab.bench.decoder import (  # noqa: E402
     BF16,
@@ -66,18 +67,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget-seconds", type=float, help="start no further step after this long")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default cuda")
     parser.add_argument("--seed", type=int, help="of weights and tokens, default a fresh one")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each step")
+    add_json(parser, ", again after each step")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print and write. 0; 1 if a variant has no time for a step; 2 without a Hopper GPU."""
+    """Measure, print and write. 0; 1 if a variant has no time for a step; 3 without a Hopper GPU."""
     options = _parser().parse_args(argv)
-    import torch
-
     gpu = _gpu() if options.device == "cuda" else {"gpu": "none, on the CPU"}
     if gpu is None:
-        return EXIT_NO_DEVICE
+        return Exit.NO_GPU
+    with apart(options):
+        sweep = _measure(options, gpu)
+    tell_json(options, sweep.as_json())
+    return Exit.FAILED if any(row.failed for row in sweep.rows) else Exit.DONE
+
+
+def _measure(options: argparse.Namespace, gpu: dict[str, Any]) -> Sweep[Step, DecoderRow]:
+    """Every step that the budget allows."""
+    import torch
+
     seed = random.randrange(2**31) if options.seed is None else options.seed
     shape = DecoderShape(**{name: getattr(options, name) for name in vars(DecoderShape())})
     device = "cuda:0" if options.device == "cuda" else "cpu"
@@ -113,13 +122,13 @@ def main(argv: list[str] | None = None) -> int:
         bench.measure,
         heading,
         [GATES],
-        json_path=options.json,
+        json_path=json_file(options),
         budget_seconds=options.budget_seconds,
         emit=_say,
         unit="",
     )
     sweep.run(steps_of(prefill=options.prefill, batches=options.batches, context=options.context))
-    return EXIT_FAILED if any(row.failed for row in sweep.rows) else 0
+    return sweep
 
 
 def _gpu() -> dict[str, Any] | None:
@@ -128,7 +137,7 @@ def _gpu() -> dict[str, Any] | None:
 
     diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
-        print(f"decoder: {diagnosis.message}")
+        note(f"decoder: {diagnosis.message}")
         return None
     device = device_info(0)
     return {"gpu": device.name, "driver_cuda": device.driver_version}

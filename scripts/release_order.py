@@ -4,7 +4,8 @@ First the call on which that was seen, 1024 masked groups of 512 rows with N = 6
 calls, with other headers too if ``--include`` names a directory that holds them. Then every family of kernels, behind
 element-wise stores that keep the load/store units busy. Runs from a checkout, on a Hopper GPU.
 
-Exit code 0: nothing was wrong, with these headers. 1: something was, or a kernel does not end. 2: no Hopper GPU.
+Exit code 0: nothing was wrong, with these headers. 1: something was, or a kernel does not end. 2: bad arguments.
+3: no Hopper GPU.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from fp8gemm.cli.arguments import parse_positive  # noqa: E402
+from fp8gemm.cli.exits import Exit  # noqa: E402
+from fp8gemm.cli.output import add_json, apart, note, prints_json, tell_json  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.kernels.loaded import device_chip  # noqa: E402
@@ -36,7 +39,6 @@ from tests.launches import Played, play  # noqa: E402
 from tests.mutations import tree  # noqa: E402
 from tests.reused_stages import VARIANTS, Calls, make_operands  # noqa: E402
 
-EXIT_WRONG, EXIT_NO_DEVICE = 1, 2
 CALLS, OTHER_CALLS, LAUNCHES = 200_000, 20_000, 100_000
 CALLS_LIMIT_S, LIMIT_S = 160.0, 90.0
 """For all calls, and for the launches of each family. Where they take longer there are fewer of them."""
@@ -87,7 +89,9 @@ def count_calls_with(include: Path, name: str, wanted: int, seed: int) -> Row:
         command = [sys.executable, str(Path(__file__).resolve()), "--headers", str(include.resolve()), "--families", ""]
         command += ["--calls", str(wanted), "--seed", str(seed), "--json", str(report)]
         try:
-            done = subprocess.run(command, cwd=ROOT, timeout=CALLS_LIMIT_S + START_S, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                command, cwd=ROOT, timeout=CALLS_LIMIT_S + START_S, stdin=subprocess.DEVNULL, stdout=2
+            )
             problem = f"the process ended with code {done.returncode}"
         except subprocess.TimeoutExpired:
             problem = "the process did not end"
@@ -140,7 +144,7 @@ def use_headers(include: Path, directory: Path) -> None:
 def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", type=Path, metavar="PATH", help="write the figures here, again after each part")
+    add_json(made, ", again after each part")
     made.add_argument("--include", type=Path, metavar="DIR", help="other headers, to compare; DIR holds fp8gemm/")
     made.add_argument("--include-name", metavar="NAME", help="what they are called in the figures, such as a commit")
     made.add_argument("--headers", type=Path, metavar="DIR", help="compile these headers instead of the checkout's")
@@ -177,8 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser().error(f"{given}: expected a directory that holds fp8gemm/")
     diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
-        print(f"release_order: {diagnosis.message}")
-        return EXIT_NO_DEVICE
+        note(f"release_order: {diagnosis.message}")
+        return Exit.NO_GPU
     with tempfile.TemporaryDirectory(prefix="fp8gemm-headers-") as directory:
         if options.headers is not None:
             use_headers(options.headers, Path(directory))
@@ -186,7 +190,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def count(options: argparse.Namespace, names: Sequence[str]) -> int:
-    """All parts that the options name."""
+    """All parts that the options name; the exit code."""
+    with apart(options):
+        result = _count(options, names)
+    if prints_json(options):
+        tell_json(options, result)
+    if "hangs" in result:
+        sys.stdout.flush()
+        os._exit(Exit.FAILED)  # destructors would wait for the GPU
+    return Exit.FAILED if any(row["wrong"] for row in (*result["calls"], *result["families"])) else Exit.DONE
+
+
+def _count(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     seed = random.randrange(2**31) if options.seed is None else options.seed
@@ -201,9 +216,8 @@ def count(options: argparse.Namespace, names: Sequence[str]) -> int:
 
     def put(**part: Any) -> None:
         result.update(part)
-        if options.json is not None:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
+        if not prints_json(options):
+            tell_json(options, result)
 
     print(" ".join(f"{name} {value}" for name, value in result.items()), flush=True)
     try:
@@ -220,9 +234,8 @@ def count(options: argparse.Namespace, names: Sequence[str]) -> int:
             put(families=[*result["families"], row])
     except HangError as error:
         put(hangs=str(error))
-        print(f"release_order: {error}", flush=True)
-        os._exit(EXIT_WRONG)  # destructors would wait for the GPU
-    return EXIT_WRONG if any(row["wrong"] for row in (*result["calls"], *result["families"])) else 0
+        note(f"release_order: {error}")
+    return result
 
 
 if __name__ == "__main__":

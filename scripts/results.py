@@ -32,14 +32,15 @@ from result_plots import timeline as timeline_plot  # noqa: E402
 from result_tables import accuracy, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
+from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.errors import UnsupportedError  # noqa: E402
+from fp8gemm.writing import write_text  # noqa: E402
 
 PAGES = (
     *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/numerics.md"),
     *("docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
 )
 RESULTS = "docs/results"
-EXIT_FAILED = 1
 
 _IMAGE = re.compile(r"!\[[^\]]*\]\((?P<path>[^)\s]+)\)")
 _MARKER = re.compile(r"<!-- results:(?P<name>[\w-]+):(?P<end>begin|end) -->")
@@ -274,11 +275,11 @@ def main() -> int:
         if options.check and text != fresh:
             complaints.append(f"{page} does not show docs/results; run scripts/results.py")
         elif text != fresh:
-            (ROOT / page).write_text(fresh)
+            write_text(ROOT / page, fresh)
     complaints += check_plots([(page, (ROOT / page).read_text()) for page in PAGES], ROOT)
     for complaint in complaints:
         print(f"results: {complaint}", file=sys.stderr)
-    return EXIT_FAILED if complaints else 0
+    return Exit.FAILED if complaints else Exit.DONE
 
 
 if __name__ == "__main__":

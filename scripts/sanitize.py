@@ -3,14 +3,14 @@
 A tool runs all kernels in one process; if it is not clean, each again by itself. Memcheck and initcheck must also see a
 fault that is planted for them. Runs from a checkout.
 
-Exit code 0: all clean. 1: errors, a wrong result, a crash or a time-out. 2: no compute-sanitizer or no Hopper GPU.
+Exit code 0: all clean. 1: errors, a wrong result, a crash, a time-out, or no compute-sanitizer. 2: bad arguments.
+3: no Hopper GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import re
 import shutil
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -27,13 +28,15 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from sanitize_kernels import CONTROLLED, KERNELS, PASSED, QUICK, lines_named  # noqa: E402
 from sanitize_limits import CLIPPED_STORE, JUDGED, MISJUDGED, Limitation  # noqa: E402
 
+from fp8gemm.cli.exits import Exit  # noqa: E402
+from fp8gemm.cli.output import add_json, json_file, note, tell, tell_json  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
 
 TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
 CLEAN = "clean"
-EXIT_ERRORS, EXIT_CANNOT_RUN, EXIT_FOUND = 1, 2, 86
+EXIT_FOUND = 86
 WORKERS = 8
 
 ACCEPTED: tuple[Limitation, ...] = (CLIPPED_STORE,)
@@ -170,11 +173,11 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def report(findings: Sequence[Finding], gpu: str) -> str:
-    """The result file."""
+def report(findings: Sequence[Finding], gpu: str) -> dict[str, Any]:
+    """The result."""
     rows = [{name: value for name, value in asdict(each).items() if name != "detail"} for each in findings]
     today = datetime.date.today().isoformat()
-    return json.dumps({"gpu": gpu, "date": today, "findings": rows, "limits": LIMITS}, indent=1) + "\n"
+    return {"gpu": gpu, "date": today, "findings": rows, "limits": LIMITS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -183,23 +186,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tools", default=",".join(TOOLS), help="some of them, with commas; all by default")
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} kernels instead of {len(KERNELS)}")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of one process under a tool, default 300")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the findings here")
+    add_json(parser)
     options = parser.parse_args(argv)
     tools = options.tools.split(",")
     if unknown := sorted(set(tools) - set(TOOLS)):
         parser.error(f"--tools: expected some of {', '.join(TOOLS)}, got {', '.join(unknown)}")
 
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)  # now, not after minutes
+    if file := json_file(options):
+        file.parent.mkdir(parents=True, exist_ok=True)  # now, not after minutes
 
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
-        print("sanitize: compute-sanitizer is not on PATH; it is part of the CUDA toolkit")
-        return EXIT_CANNOT_RUN
+        note("sanitize: compute-sanitizer is not on PATH; it is part of the CUDA toolkit")
+        return Exit.FAILED
     diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
-        print(f"sanitize: {diagnosis.message}")
-        return EXIT_CANNOT_RUN
+        note(f"sanitize: {diagnosis.message}")
+        return Exit.NO_GPU
     indices = QUICK if options.quick else tuple(range(len(KERNELS)))
     # Here, because compiling under a tool takes far longer.
     with lines_named():
@@ -210,11 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for finding in find(sanitizer, tool, indices, timeout=options.timeout):
             findings.append(finding)
             if not finding.clean:
-                print(f"{tool} {finding.kernel} {finding.shape}: {finding.status}\n{finding.detail}", flush=True)
-    print(f"{table(findings)}\n\n{LIMITS}")
-    if options.json:
-        options.json.write_text(report(findings, device_info(0).name))
-    return 0 if all(finding.clean for finding in findings) else EXIT_ERRORS
+                note(f"{tool} {finding.kernel} {finding.shape}: {finding.status}\n{finding.detail}")
+    tell(options, f"{table(findings)}\n\n{LIMITS}")
+    tell_json(options, report(findings, device_info(0).name))
+    return Exit.DONE if all(finding.clean for finding in findings) else Exit.FAILED
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from fp8gemm.cli.arguments import parse_m, parse_positive  # noqa: E402
+from fp8gemm.cli.exits import Exit  # noqa: E402
+from fp8gemm.cli.output import add_json, apart, tell_json  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.lab.bench.modes import processor_name  # noqa: E402
 
@@ -128,7 +130,7 @@ def main() -> int:
     )
     parser.add_argument("--max-m", type=parse_positive, default=16384, metavar="M", help="default 16384")
     parser.add_argument("--repeats", type=parse_positive, default=3, help="processes that find everything, default 3")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    add_json(parser)
     options = parser.parse_args()
     # The first process of all also pays for the machine's own cold files, and writes bytecode; it is not counted.
     warmup("--model", str(options.model), "--list")
@@ -136,12 +138,11 @@ def main() -> int:
     with tqdm(total=len(options.tp) * (1 + options.repeats), unit=" runs", leave=False, disable=None) as bar:
         for ranks in options.tp:
             run = measure(options.model, ranks, options.max_m, repeats=options.repeats, progress=bar.update)
-            tqdm.write(line(run))
+            with apart(options):
+                tqdm.write(line(run))
             runs.append(run)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result(runs, options.repeats), indent=1) + "\n")
-    return 0
+    tell_json(options, result(runs, options.repeats))
+    return Exit.DONE
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.epilogue import parse_epilogue
 from fp8gemm.tuning.grouped_problem import GroupedProblem
-from fp8gemm.tuning.hopper import Chip, chip_name, limited_chip, named_chip
+from fp8gemm.tuning.hopper import Chip, chip_name, chip_names, limited_chip, named_chip
 from fp8gemm.tuning.problem import InputType, OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import config_by_m
 
@@ -104,14 +104,14 @@ class Variants:
         return replace(self, outputs=(output,), epilogues=(*epilogues, "none") if ranks > 1 and bias else epilogues)
 
 
-def chips_named(names: Sequence[str]) -> list[Chip]:
-    """The chips, each with no more SMs than ``FP8GEMM_NUM_SMS`` leaves.
+def chips_named(names: str | Sequence[str]) -> list[Chip]:
+    """The chips, as `chip_names` reads them, each with no more SMs than ``FP8GEMM_NUM_SMS`` leaves.
 
     Raises:
         InputError: one is not known.
     """
     limit = settings.current().num_sms
-    found = [named_chip(name) for name in dict.fromkeys(names)]
+    found = [named_chip(name) for name in chip_names(names)]
     return found if limit is None else [limited_chip(chip, limit) for chip in found]
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def demand_of_model(
-    model: nn.Module, max_m: int | None, chips: Sequence[str] | None, output: OutputType = OutputType.BFLOAT16
+    model: nn.Module, max_m: int | None, chips: str | Sequence[str] | None, output: OutputType = OutputType.BFLOAT16
 ) -> Demand:
     """The kernels of its `Fp8Linear` and `Fp8Experts` modules, on the GPU where they are if no chips are named.
 

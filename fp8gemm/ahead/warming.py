@@ -19,6 +19,8 @@ from fp8gemm.jit.build import recompile as compile_again
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
 from fp8gemm.kernels.hints import MAX_M
+from fp8gemm.quoting import counted
+from fp8gemm.sizes import check_whole_sizes
 from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped_problem import AnyProblem
 
@@ -64,9 +66,11 @@ class Warmup:
 
     def __str__(self) -> str:
         of_chips = ", ".join(f"{count} for {chip}" for chip, count in self.chips.items())
-        ready = f"{self.kernels - len(self.missing)} of {self.kernels}" if self.missing else f"{self.kernels}"
+        ready = f"{self.kernels - len(self.missing)} of " if self.missing else ""
+        verb = "is" if self.kernels == 1 else "are"
         return (
-            f"{ready} kernels are ready in {self.directory}: {of_chips}, {self.quantizers} that quantise\n"
+            f"{ready}{counted(self.kernels, 'kernel')} {verb} ready in {self.directory}: {of_chips}, "
+            f"{self.quantizers} that quantise\n"
             f"{self.compiled} compiled, {self.hits} found, {self.bytes / 2**20:.1f} MiB, {self.seconds:.1f} s"
         )
 
@@ -78,14 +82,15 @@ class Warmup:
         ]
         more = len(self.missing) - len(named)
         names = ", ".join(named) + (f" and {more} more" if more else "")
-        return f"{len(self.missing)} of {self.kernels} kernels are not ready in {self.directory}: {names}"
+        verb = "is" if self.kernels == 1 else "are"
+        return f"{len(self.missing)} of {counted(self.kernels, 'kernel')} {verb} not ready in {self.directory}: {names}"
 
 
 def warmup(
     what: nn.Module | Iterable[tuple[int, ...]],
     max_m: int | None = None,
     *,
-    chips: Sequence[str] | None = None,
+    chips: str | Sequence[str] | None = None,
     out_dtype: object = "bfloat16",
     epilogue: str = "none",
     batch_invariant: bool | None = None,
@@ -101,9 +106,10 @@ def warmup(
             weights, for layers and for `fp8gemm.gemm`, or (G, N, K) of groups, for `fp8gemm.gemm_grouped` and
             `fp8gemm.gemm_masked`.
         max_m: the most rows, of groups those of a typical one; by default what each layer was made for, or 16384.
-        chips: names as in `fp8gemm.select`; by default that of the GPU on which a model is, else h200 and h100.
-        out_dtype: of the outputs, and of activations that are quantised; a model's layers know theirs,
-            its experts do not.
+        chips: names as in `fp8gemm.select`, or one of them, or "all"; by default that of the GPU on which a model is,
+            else h200 and h100.
+        out_dtype: of the outputs, and of activations that are quantised: bfloat16, float16 or float32, by name or as
+            torch's; a model's layers know theirs, its experts do not.
         epilogue: ``none``, ``c``, ``bias`` or ``c+bias``, each bfloat16 or as in ``bias:float32``; a model's layers
             know theirs.
         batch_invariant: as in `fp8gemm.gemm`; a model's layers know theirs.
@@ -132,6 +138,7 @@ def warmup(
         for shape in shapes:
             if len(shape) not in (2, 3):
                 raise InputError(f"expected (N, K) of a weight or (G, N, K) of groups, got {shape}")
+            check_whole_sizes(**dict(zip("GNK"[-len(shape) :], shape, strict=True)))
             *groups, n, k = shape
             problems += of_groups.problems(groups[0], n, k, most) if groups else variants.problems(n, k, most)
         quantizers = all_quantizers((output,), [shape[-1] for shape in shapes])

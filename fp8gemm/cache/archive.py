@@ -13,7 +13,7 @@ import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -28,6 +28,7 @@ from fp8gemm.cache.trust import UnsafeError
 from fp8gemm.errors import CacheError
 from fp8gemm.quoting import quoted, quoted_path
 from fp8gemm.reading import NotRegularError, open_regular
+from fp8gemm.writing import appearing
 
 _MODE = 0o444
 _COMPRESSION = 6
@@ -71,7 +72,7 @@ def export_kernels(
     if not kernels:
         raise CacheError("expected at least one kernel to export; found none")
     manifest = manifest_of((kernel for _, kernel in kernels), version=version)
-    with _appearing(file) as stream:
+    with _written(file) as stream:
         packed = gzip.GzipFile("", "wb", _COMPRESSION, stream, mtime=0)
         with packed, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
             _add(archive, MANIFEST, manifest.encode())
@@ -150,23 +151,14 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 @contextmanager
-def _appearing(file: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes its name when the block ends, and leaves no trace if it fails."""
-    target = Path(os.path.realpath(file))
+def _written(file: Path) -> Iterator[BinaryIO]:
+    """A file to write, as `appearing` makes it, where there is a file or nothing."""
+    target = os.path.realpath(file)
     if os.path.exists(target) and not os.path.isfile(target):
         raise CacheError(f"expected the name of a file to write; {quoted_path(file)} is none")
-    temporary = target.parent / f".fp8gemm-{os.urandom(4).hex()}.tmp"
     try:
-        with open(temporary, "xb") as stream:
-            try:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-                os.replace(temporary, target)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+        with appearing(target) as stream:
+            yield stream
     except OSError as error:
         raise CacheError(f"{quoted_path(file)} cannot be written: {error.strerror or error}") from error
 

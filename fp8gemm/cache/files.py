@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from fp8gemm.cache.entry import IncompleteError
+from fp8gemm.writing import CREATE, appearing, created, token
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -21,7 +22,6 @@ FILE_MODE = 0o600
 LOCK_SUFFIX = ".lock"
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # What network and overlay file systems answer now and then, and take back when asked again.
 _TRANSIENT = frozenset({errno.ESTALE, errno.EBUSY, errno.EIO, errno.EINTR})
@@ -67,14 +67,15 @@ def publish_directory(name: str, files: Mapping[str, bytes], *, inside: int, rep
     Raises:
         OSError: it could not be written; nothing is left of it.
     """
-    temporary = f"{temporary_prefix(name)}{_token()}"
+    temporary = f"{temporary_prefix(name)}{token()}"
     os.mkdir(temporary, DIRECTORY_MODE, dir_fd=inside)
     try:
         descriptor = os.open(temporary, _OPEN_DIRECTORY, dir_fd=inside)
         try:
             os.fchmod(descriptor, DIRECTORY_MODE)
             for file_name, content in files.items():
-                _write_file(file_name, content, inside=descriptor)
+                with created(file_name, inside=descriptor, mode=FILE_MODE) as file:
+                    file.write(content)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -93,20 +94,14 @@ def publish_directory(name: str, files: Mapping[str, bytes], *, inside: int, rep
     return True
 
 
-def publish_file(name: str, content: bytes, *, inside: int) -> None:
+def publish_file(name: str, content: bytes, *, inside: int, mode: int = FILE_MODE) -> None:
     """Make a file appear under its name in one step, complete and on stable storage, in the place of one of that name.
 
     Raises:
         OSError: it could not be written; nothing is left of it.
     """
-    temporary = f"{temporary_prefix(name)}{_token()}"
-    try:
-        _write_file(temporary, content, inside=inside)
-        os.rename(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=inside)
-        raise
+    with appearing(name, inside=inside, mode=mode, prefix=temporary_prefix(name)) as file:
+        file.write(content)
 
 
 def set_aside(name: str, *, inside: int) -> str | None:
@@ -120,7 +115,7 @@ def set_aside(name: str, *, inside: int) -> str | None:
     """
     prefix = f".quarantine-{name}-"
     remove_matching(prefix, inside=inside)  # one specimen of a kind is enough
-    moved = f"{prefix}{_token()}"
+    moved = f"{prefix}{token()}"
     try:
         os.rename(name, moved, src_dir_fd=inside, dst_dir_fd=inside)
     except FileNotFoundError:
@@ -142,7 +137,7 @@ def require_locks(*, inside: int) -> None:
     import fcntl
 
     name = f"probe.{os.urandom(32).hex()}{LOCK_SUFFIX}"  # the name of a kernel's, so that it is known if it stays
-    descriptor = os.open(name, _CREATE, FILE_MODE, dir_fd=inside)
+    descriptor = os.open(name, CREATE, FILE_MODE, dir_fd=inside)
     try:
         os.unlink(name, dir_fd=inside)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +147,7 @@ def require_locks(*, inside: int) -> None:
 
 def remove_whole(name: str, *, inside: int) -> None:
     """Remove a directory, as far as possible, so that nobody finds a part of it: it loses its name first."""
-    moved = f"{temporary_prefix(name)}{_token()}"
+    moved = f"{temporary_prefix(name)}{token()}"
     with suppress(FileNotFoundError):
         os.rename(name, moved, src_dir_fd=inside, dst_dir_fd=inside)
         remove_directory(moved, inside=inside)
@@ -185,16 +180,3 @@ def _remove(name: str, *, inside: int) -> None:
     finally:
         os.close(descriptor)
     os.rmdir(name, dir_fd=inside)
-
-
-def _write_file(name: str, content: bytes, *, inside: int) -> None:
-    descriptor = os.open(name, _CREATE, FILE_MODE, dir_fd=inside)
-    with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, FILE_MODE)
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-
-
-def _token() -> str:
-    return os.urandom(4).hex()

@@ -147,6 +147,16 @@ def take_inventory(layer: Layer, *, progress: Progress | None = None) -> Invento
             raise CacheError(f"the cache directory {layer.path} is refused: {error}") from error
 
 
+def whole_kernels(layer: int) -> list[int]:
+    """Bytes of each kernel of an open cache directory whose files are all there. None is read, and so none verified.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    found = (_files(name, layer) for name in os.listdir(layer) if label_and_key(name) is not None)
+    return [_size(files) for files in found if files is not None and SIZE_LIMITS.keys() <= files.keys()]
+
+
 def foreign_files(name: str, *, inside: int) -> tuple[str, ...]:
     """Paths of what in a directory is no file of a kernel; the directory itself if it is none."""
     files = _files(name, inside)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fp8gemm.cache.access import State, changing, opened_layer
 from fp8gemm.cache.entry import SIZE_LIMITS
 from fp8gemm.cache.eviction import remove, remove_locks
-from fp8gemm.cache.files import temporary_prefix
+from fp8gemm.cache.files import publish_file
 from fp8gemm.cache.inventory import Inventory, Progress, take_inventory
 from fp8gemm.cache.manifest import MANIFEST, Manifest, manifest_of
 from fp8gemm.cache.store import Layer
@@ -75,7 +75,7 @@ def seal_layer(layer: Layer, *, version: str, anew: bool = False, progress: Prog
     remove_locks(layer)
     manifest = manifest_of(inventory.kernels, version=version)
     with opened_layer(layer) as root, changing(layer):
-        _write_manifest(manifest, root)
+        publish_file(MANIFEST, manifest.encode(), inside=root, mode=SEALED_FILE_MODE)
         for name in manifest.entries:
             _close_entry(name, root)
         mode = stat.S_IMODE(os.fstat(root).st_mode)
@@ -147,23 +147,6 @@ def _open_modes(inventory: Inventory) -> Iterator[str]:
                 mode = stat.S_IMODE(status.st_mode)
                 if mode != expected:
                     yield f"{path} has mode {mode:04o}, not {expected:04o}"
-
-
-def _write_manifest(manifest: Manifest, root: int) -> None:
-    temporary = f"{temporary_prefix(MANIFEST)}{os.urandom(4).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, SEALED_FILE_MODE, dir_fd=root)
-    try:
-        with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, SEALED_FILE_MODE)
-            file.write(manifest.encode())
-            file.flush()
-            os.fsync(descriptor)
-        os.rename(temporary, MANIFEST, src_dir_fd=root, dst_dir_fd=root)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=root)
-        raise
 
 
 def _close_entry(name: str, root: int) -> None:

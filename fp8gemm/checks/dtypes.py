@@ -7,6 +7,7 @@ from collections.abc import Collection
 import torch
 
 from fp8gemm.errors import InputError
+from fp8gemm.quoting import quoted
 from fp8gemm.tuning.problem import Addend, InputType, OutputType
 
 CODES = torch.float8_e4m3fn
@@ -25,6 +26,8 @@ INPUTS = {
     torch.float32: InputType.FLOAT32,
 }
 """What quantisers read."""
+_NAMED = {f"{prefix}{str(dtype).removeprefix('torch.')}": dtype for dtype in OUTPUTS for prefix in ("", "torch.")}
+"""What an argument that is a dtype may be called instead."""
 INTEGERS = (torch.int32, torch.int64)
 """Indices, offsets and counts."""
 
@@ -32,6 +35,18 @@ INTEGERS = (torch.int32, torch.int64)
 def listed(dtypes: Collection[torch.dtype], joint: str = " or ") -> str:
     """Dtypes as messages have them."""
     return joint.join(map(str, dtypes))
+
+
+def dtype_of(name: str, dtype: object, dtypes: Collection[torch.dtype]) -> torch.dtype:
+    """The one of ``dtypes`` that an argument is, or names, as ``bfloat16`` or ``torch.bfloat16``.
+
+    Raises:
+        InputError: it is another one, or anything else.
+    """
+    found = _NAMED.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    check_dtype(name, found, dtypes)
+    assert isinstance(found, torch.dtype)
+    return found
 
 
 def output_type(dtype: torch.dtype) -> OutputType:
@@ -60,8 +75,8 @@ def check_dtype(name: str, dtype: object, dtypes: Collection[torch.dtype]) -> No
     """An argument that is a dtype is one of ``dtypes``.
 
     Raises:
-        InputError: it is another one, or its name, or anything else.
+        InputError: it is another one, or anything else.
     """
     if not isinstance(dtype, torch.dtype) or dtype not in dtypes:
-        found = dtype if isinstance(dtype, torch.dtype) else f"{dtype!r}, which is no torch.dtype"
+        found = str(dtype) if isinstance(dtype, torch.dtype) else f"{quoted(dtype)}, no torch.dtype nor its name"
         raise InputError(f"{name}: expected one of {listed(dtypes, ', ')}, got {found}")

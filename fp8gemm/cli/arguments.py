@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from fp8gemm.cli.deprecated import Renamed, deprecate
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune.shapes import MOST_RANDOM
 from fp8gemm.quoting import quoted
-from fp8gemm.sizes import LIMIT
-from fp8gemm.tuning.problem import Problem
+from fp8gemm.sizes import LIMIT, check_norm_depth
+from fp8gemm.tuning.hopper import CHIPS, chip_names, named_chip
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling
+
+_T = TypeVar("_T")
+_OLD_SCALINGS = {"blocks": Scaling.BLOCK, "rows": Scaling.ROW}
 
 
 def parse_m(text: str) -> list[int]:
@@ -94,3 +101,72 @@ def random_count(text: str) -> int:
     if count > MOST_RANDOM:
         raise argparse.ArgumentTypeError(f"expected at most {MOST_RANDOM} shapes, got {count}")
     return count
+
+
+def norm_depth(text: str) -> int:
+    """A K whose rows can be normed."""
+    check_norm_depth("a norm", k := parse_positive(text))
+    return k
+
+
+def listed(read: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
+    """The type of an option of words with commas between them; an InputError is told as argparse tells it."""
+    return told(lambda text: tuple(map(read, text.split(","))))
+
+
+def told(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """The type of an option whose InputError is told as argparse tells it."""
+
+    def parse(text: str) -> _T:
+        try:
+            return read(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
+
+
+def add_chip(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--chip`` of a command that is about one."""
+    parser.add_argument(
+        "--chip", type=told(named_chip), default="h200", metavar="NAME", help=f"{_CHIP_HELP}; default h200"
+    )
+
+
+def add_chips(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
+    """Declare ``--chip`` of a command that is about several; nothing given is None."""
+    known = f"{_CHIP_HELP}, or all; may be repeated; default {','.join(default)}"
+    parser.add_argument("--chip", type=told(chip_names), action="extend", metavar="NAME,...", help=known)
+
+
+_CHIP_HELP = f"{', '.join(CHIPS)}, one with its SMs, as h200:60"
+
+
+def add_scaling(parser: argparse._ActionsContainer, more: str = "") -> None:
+    """Declare ``--scaling``; nothing given is None."""
+    known = ", ".join(each.value for each in Scaling)
+    parser.add_argument(
+        "--scaling",
+        type=_scaling,
+        metavar="NAME",
+        help=f"of the weights: {known}; 1d2d (default) is a scale for 128x128, 1d1d one for 1x128{more}",
+    )
+
+
+def _scaling(text: str) -> Scaling:
+    if text in _OLD_SCALINGS:
+        new = _OLD_SCALINGS[text]
+        deprecate(f"--scaling {text}: write --scaling {new.value}; the next release does without the old word")
+        return new
+    try:
+        return Scaling(text)
+    except ValueError:
+        known = " or ".join(each.value for each in Scaling)
+        raise argparse.ArgumentTypeError(f"expected {known}, got {quoted(text)}") from None
+
+
+def add_out_dtype(parser: argparse.ArgumentParser, more: str) -> None:
+    """Declare ``--out-dtype`` of a command that is about one output; nothing given is None."""
+    known = [kind.value for kind in OutputType]
+    parser.add_argument("--out-dtype", choices=known, help=f"default bfloat16{more}")
+    parser.add_argument("--output", choices=known, dest="out_dtype", action=Renamed, new="--out-dtype")

@@ -6,12 +6,13 @@ import argparse
 import datetime
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
 from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive
+from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.interrupts import loading
+from fp8gemm.cli.output import add_json, apart, json_file, note, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fp8gemm.lab.bench.suite import Suite
 
 SUMMARY = "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU."
+EXAMPLE = "fp8gemm bench --m 64 --nk 7168x2048 --json bench.json"
 DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
 DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
 SMALL_M = "1,2,4,8,16,32,48,64,96,128"
@@ -37,7 +39,6 @@ METHOD = (
     "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn in an order drawn for each "
     "round, median of {rounds}, microseconds per call"
 )
-EXIT_FAILED, EXIT_NO_DEVICE = 1, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", choices=GROUPED_PARTS, help="with --grouped, this part of them")
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here, again after each shape")
+    add_json(parser, ", again after each shape")
 
 
 def shapes_of(options: argparse.Namespace) -> list[Shape]:
@@ -140,7 +141,7 @@ def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print and write. 0; 1 if something of ours has no time for a shape; 2 without a Hopper GPU.
+    """Measure, print and write. 0; 1 if something of ours has no time for a shape; 3 without a Hopper GPU.
 
     Raises:
         InputError: the options do not fit together.
@@ -151,15 +152,21 @@ def run(options: argparse.Namespace) -> int:
     with loading():
         diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
-        print(f"bench: {diagnosis.message}")
-        return EXIT_NO_DEVICE
+        note(f"bench: {diagnosis.message}")
+        return Exit.NO_GPU
+    with apart(options):
+        sweep, lacking = _measure(options, device_info(0))
+    tell_json(options, sweep.as_json())
+    return Exit.FAILED if lacking else Exit.DONE
 
+
+def _measure(options: argparse.Namespace, device: DeviceInfo) -> tuple[Sweep[Any, Any], bool]:
+    """Every shape that the budget allows, and whether something of ours has no time for one."""
     import torch
     from tqdm import tqdm
 
     options.rounds = options.rounds or (HOST_ROUNDS if options.host else ROUNDS)
     seed = random.randrange(2**31) if options.seed is None else options.seed
-    device = device_info(0)
     mode = _mode(options, device, torch.Generator(DEVICE).manual_seed(seed))
     heading: dict[str, Any] = {
         "gpu": device.name,
@@ -171,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     }
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     for name, reason in mode.skipped.items():
-        print(f"{name} skipped: {reason}")
+        note(f"{name} skipped: {reason}")
 
     # None: no bar where the output is no terminal.
     with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
@@ -180,13 +187,13 @@ def run(options: argparse.Namespace) -> int:
             mode.measure,
             heading,
             mode.summaries,
-            json_path=options.json,
+            json_path=json_file(options),
             budget_seconds=options.budget_seconds,
             emit=bar.write,
             unit=mode.unit,
         )
         sweep.run(mode.shapes, advance=bar.update)
-    return EXIT_FAILED if any(mode.lacks(row) for row in sweep.rows) else 0
+    return sweep, any(mode.lacks(row) for row in sweep.rows)
 
 
 def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:

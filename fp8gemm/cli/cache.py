@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -17,15 +16,18 @@ from fp8gemm.cache.access import State, require_writable
 from fp8gemm.cache.archive import export_kernels, import_kernels
 from fp8gemm.cache.eviction import Item, Removal, expendable, removable, remove, remove_locks
 from fp8gemm.cache.inventory import Inventory, Kernel, Progress, take_inventory
+from fp8gemm.cache.manifest import Manifest
 from fp8gemm.cache.seal import find_problems, seal_layer
 from fp8gemm.cache.store import Layer, Store
 from fp8gemm.cli import cache_report as report
-from fp8gemm.cli.cache_report import count_text, size_text
+from fp8gemm.cli.cache_report import size_text
+from fp8gemm.cli.exits import Exit
+from fp8gemm.cli.output import add_json, note, tell, tell_json
 from fp8gemm.errors import CacheError, InputError
-from fp8gemm.quoting import printable
+from fp8gemm.quoting import counted, printable
 
 SUMMARY = "List, verify, seal, move and empty directories of compiled kernels."
-EXIT_FAILED = 1
+EXAMPLE = "fp8gemm cache ls"
 
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZE_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -36,33 +38,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
     actions = parser.add_subparsers(required=True, metavar="action")
 
-    def add(name: str, action: Callable[[argparse.Namespace], int], summary: str) -> argparse.ArgumentParser:
-        command = actions.add_parser(name, help=summary[0].lower() + summary[1:].rstrip("."), description=summary)
-        command.add_argument("--json", action="store_true", help="print one JSON object")
+    def add(
+        name: str, action: Callable[[argparse.Namespace], int], words: str, summary: str
+    ) -> argparse.ArgumentParser:
+        told, example = summary[0].lower() + summary[1:].rstrip("."), f"example: fp8gemm cache {name} {words}".rstrip()
+        command = actions.add_parser(name, help=told, description=summary, epilog=example)
+        add_json(command)
         command.set_defaults(action=action)
         return command
 
     every = "default every one of FP8GEMM_CACHE_DIR"
     last = "default the last one of FP8GEMM_CACHE_DIR, where new kernels go"
-    listing = add("ls", _list, "List the kernels of cache directories, and whatever else lies there.")
+    listing = add("ls", _list, "", "List the kernels of cache directories, and whatever else lies there.")
     listing.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=every)
-    verify = add("verify", _verify, "Verify every kernel and, where there is a manifest, that all is as it was then.")
+    verify = add(
+        "verify", _verify, "kernels", "Verify every kernel and, where there is a manifest, that all is as it was then."
+    )
     verify.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=every)
-    seal = add("seal", _seal, "Write a manifest into a cache directory and close it to every writer.")
+    seal = add("seal", _seal, "kernels", "Write a manifest into a cache directory and close it to every writer.")
     seal.add_argument("directory", type=Path, metavar="DIR", help="that holds intact kernels and nothing else")
     seal.add_argument("--anew", action="store_true", help="also without kernels that it had when it was sealed before")
-    export = add("export", _export, "Write all intact kernels into one file.")
+    export = add("export", _export, "kernels.tar.gz --from kernels", "Write all intact kernels into one file.")
     export.add_argument("file", type=Path, metavar="FILE", help="to write, a gzipped tar")
     export.add_argument("--from", dest="directory", type=Path, metavar="DIR", help=every)
-    bring = add("import", _import, "Check a file that export wrote, then publish its kernels.")
+    bring = add(
+        "import", _import, "kernels.tar.gz --into served", "Check a file that export wrote, then publish its kernels."
+    )
     bring.add_argument("file", type=Path, metavar="FILE", help="that export wrote, by somebody whose code may run here")
     bring.add_argument("--into", dest="directory", type=Path, metavar="DIR", help=last)
-    prune = add("prune", _prune, "Remove kernels by age since they were written, or the oldest ones by size.")
+    prune = add(
+        "prune",
+        _prune,
+        "--older-than 30d --max-bytes 2G",
+        "Remove kernels by age since they were written, or the oldest ones by size.",
+    )
     prune.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=last)
     prune.add_argument("--older-than", type=parse_age, metavar="AGE", help="what is older, as 90m, 12h, 30d or 4w")
     prune.add_argument("--max-bytes", type=parse_size, metavar="SIZE", help="what is too much, as 500M or 2G (of 1024)")
     prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    clear = add("clear", _clear, "Remove every kernel that we wrote, and nothing else.")
+    clear = add("clear", _clear, "--yes", "Remove every kernel that we wrote, and nothing else.")
     clear.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=last)
     clear.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -97,43 +111,25 @@ def parse_size(text: str) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     inventories, absent = _look(options)
-    if options.json:
-        directories = [report.directory_json(each) for each in inventories]
-        totals = {name: sum(each[name] for each in directories) for name in ("count", "bytes")}
-        return _print_json({"directories": directories, "absent": absent, **totals})
-    for inventory in inventories:
-        print("\n".join(report.directory_lines(inventory)))
-    for path in absent:
-        print(f"{path}: not there yet")
+    directories = [report.directory_json(each) for each in inventories]
+    totals = {name: sum(each[name] for each in directories) for name in ("count", "bytes")}
+    lines = [line for inventory in inventories for line in report.directory_lines(inventory)]
+    lines += [f"{path}: not there yet" for path in absent]
     if len(inventories) > 1:
-        count, size = sum(len(each.kernels) for each in inventories), sum(each.size for each in inventories)
-        print(f"total: {count_text(count)}, {size_text(size)}")
-    return 0
+        lines.append(f"total: {counted(totals['count'], 'kernel')}, {size_text(totals['bytes'])}")
+    tell(options, "\n".join(lines))
+    tell_json(options, {"directories": directories, "absent": absent, **totals})
+    return Exit.DONE
 
 
 def _verify(options: argparse.Namespace) -> int:
     inventories, absent = _look(options)
     found = [(inventory, find_problems(inventory)) for inventory in inventories]
-    code = EXIT_FAILED if any(problems for _, problems in found) else 0
-    if options.json:
-        directories = [
-            {
-                "path": str(inventory.layer.path),
-                "state": inventory.state.value,
-                "count": len(inventory.kernels),
-                "damaged": len(inventory.damaged),
-                "problems": problems,
-            }
-            for inventory, problems in found
-        ]
-        _print_json({"ok": not code, "directories": directories, "absent": absent})
-        return code
-    for inventory, problems in found:
-        verdict = "; ".join((count_text(len(inventory.kernels)), count_text(len(problems), "problem")))
-        print(f"{inventory.layer.path}: {inventory.state.value}, {verdict}")
-        print("".join(f"  {printable(problem)}\n" for problem in problems), end="")
-    for path in absent:
-        print(f"{path}: not there yet")
+    code = Exit.FAILED if any(problems for _, problems in found) else Exit.DONE
+    directories = [report.verdict_json(*each) for each in found]
+    lines = [line for each in found for line in report.verdict_lines(*each)]
+    tell(options, "\n".join([*lines, *(f"{path}: not there yet" for path in absent)]))
+    tell_json(options, {"ok": code is Exit.DONE, "directories": directories, "absent": absent})
     return code
 
 
@@ -142,24 +138,17 @@ def _seal(options: argparse.Namespace) -> int:
     with _bar("verify") as progress:
         sealed = seal_layer(layer, version=__version__, anew=options.anew, progress=progress)
     manifest = sealed.manifest
-    if options.json:
-        return _print_json(
-            {
-                "directory": str(layer.path),
-                "already_sealed": sealed.already,
-                "version": manifest.version,
-                "count": manifest.count,
-                "bytes": manifest.size,
-                "nvrtc_versions": manifest.nvrtc_versions,
-            }
-        )
+    facts = {"directory": str(layer.path), "already_sealed": sealed.already, "version": manifest.version}
+    tell_json(options, {**facts, **_contents(manifest)})
     deed = "was sealed already, and is as it was then" if sealed.already else "sealed"
     compilers = f"compiled by NVRTC {' and '.join(manifest.nvrtc_versions)}"
-    print(f"{layer.path}: {deed}: {count_text(manifest.count)}, {size_text(manifest.size)}, {compilers}")
-    return 0
+    tell(options, f"{layer.path}: {deed}: {counted(manifest.count, 'kernel')}, {size_text(manifest.size)}, {compilers}")
+    return Exit.DONE
 
 
 def _export(options: argparse.Namespace) -> int:
+    if str(options.file) == "-":
+        raise InputError("expected the name of a file to write; an archive is not written to standard output")
     chosen: dict[str, tuple[Layer, Kernel]] = {}
     damaged = []
     for inventory in _look(options)[0]:
@@ -171,13 +160,18 @@ def _export(options: argparse.Namespace) -> int:
     with _bar("export", len(chosen)) as progress:
         manifest = export_kernels(list(chosen.values()), options.file, version=__version__, progress=progress)
     for line in damaged:
-        print(f"fp8gemm: warning: left out, damaged: {printable(line)}", file=sys.stderr)
+        note(f"fp8gemm: warning: left out, damaged: {printable(line)}")
     size = options.file.stat().st_size
-    if options.json:
-        facts = {"file": str(options.file), "file_bytes": size, "count": manifest.count, "bytes": manifest.size}
-        return _print_json({**facts, "nvrtc_versions": manifest.nvrtc_versions, "left_out": damaged})
-    print(f"{options.file}: {count_text(manifest.count)}, {size_text(manifest.size)}, packed {size_text(size)}")
-    return 0
+    facts = {"file": str(options.file), "file_bytes": size, "left_out": damaged}
+    tell_json(options, {**facts, **_contents(manifest)})
+    held = f"{counted(manifest.count, 'kernel')}, {size_text(manifest.size)}"
+    tell(options, f"{options.file}: {held}, packed {size_text(size)}")
+    return Exit.DONE
+
+
+def _contents(manifest: Manifest) -> dict[str, Any]:
+    """What a manifest says of all kernels together."""
+    return {"count": manifest.count, "bytes": manifest.size, "nvrtc_versions": manifest.nvrtc_versions}
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -185,13 +179,13 @@ def _import(options: argparse.Namespace) -> int:
     with _bar("import") as progress:
         done = import_kernels(options.file, layer, progress=progress)
     counts = {"written": len(done.written), "present": len(done.present), "replaced": len(done.replaced)}
-    if options.json:
-        return _print_json({"file": str(options.file), "directory": str(layer.path), **counts})
-    print(
-        f"{layer.path}: {count_text(counts['written'])} imported, {counts['present']} there already, "
-        f"{counts['replaced']} in place of damaged ones"
+    tell_json(options, {"file": str(options.file), "directory": str(layer.path), **counts})
+    tell(
+        options,
+        f"{layer.path}: {counted(counts['written'], 'kernel')} imported, {counts['present']} there already, "
+        f"{counts['replaced']} in place of damaged ones",
     )
-    return 0
+    return Exit.DONE
 
 
 def _prune(options: argparse.Namespace) -> int:
@@ -199,7 +193,7 @@ def _prune(options: argparse.Namespace) -> int:
         raise InputError("expected --older-than, --max-bytes or both; found neither")
     inventory = _own(options)
     if inventory is None:
-        return 0
+        return Exit.DONE
     chosen = expendable(inventory, older_than_s=options.older_than, max_size=options.max_bytes)
     removal = Removal(tuple(chosen), ()) if options.dry_run else _remove(inventory, chosen)
     return _tell(options, removal, inventory, dry_run=options.dry_run)
@@ -208,10 +202,10 @@ def _prune(options: argparse.Namespace) -> int:
 def _clear(options: argparse.Namespace) -> int:
     inventory = _own(options)
     if inventory is None:
-        return 0
+        return Exit.DONE
     chosen = removable(inventory)
     if chosen and not options.yes:
-        _ask(f"Remove {count_text(len(chosen), 'item')} from {inventory.layer.path}?")
+        _ask(f"Remove {counted(len(chosen), 'item')} from {inventory.layer.path}?")
     removal = _remove(inventory, chosen)
     remove_locks(inventory.layer)
     return _tell(options, removal, inventory, dry_run=False)
@@ -223,11 +217,9 @@ def _remove(inventory: Inventory, items: Sequence[Item]) -> Removal:
 
 
 def _tell(options: argparse.Namespace, removal: Removal, inventory: Inventory, *, dry_run: bool) -> int:
-    if options.json:
-        _print_json(report.removal_json(removal, inventory, dry_run=dry_run))
-    else:
-        print("\n".join(report.removal_lines(removal, inventory, dry_run=dry_run)))
-    return EXIT_FAILED if removal.left else 0
+    tell_json(options, report.removal_json(removal, inventory, dry_run=dry_run))
+    tell(options, "\n".join(report.removal_lines(removal, inventory, dry_run=dry_run)))
+    return Exit.FAILED if removal.left else Exit.DONE
 
 
 def _ask(question: str) -> None:
@@ -292,8 +284,3 @@ def _bar(description: str, total: int | None = None) -> Iterator[Progress]:
 
     with tqdm(desc=description, total=total, unit="kernel", leave=False, disable=None) as bar:
         yield bar.update
-
-
-def _print_json(value: dict[str, Any]) -> int:
-    print(json.dumps(value, indent=1))
-    return 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fp8gemm.cache.eviction import Item, Removal
 from fp8gemm.cache.inventory import Inventory, Kernel
-from fp8gemm.quoting import printable
+from fp8gemm.quoting import counted, printable
 
 _COLUMNS = "{:>10} {:>5} {:>6} {:>6} {:>6}  {:<8} {}"
 _DAMAGED, _SOUND = "damaged", "ok"
@@ -31,15 +31,10 @@ def age_text(seconds: float) -> str:
     return f"{seconds // 1:.0f} s"
 
 
-def count_text(count: int, thing: str = "kernel") -> str:
-    """A number of things."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
 def directory_lines(inventory: Inventory) -> Iterator[str]:
     """A directory and its kernels, one a line."""
     kernels = inventory.kernels
-    facts = [inventory.state.value, count_text(len(kernels)), size_text(sum(kernel.size for kernel in kernels))]
+    facts = [inventory.state.value, counted(len(kernels), "kernel"), size_text(sum(kernel.size for kernel in kernels))]
     if inventory.damaged:
         facts.append(f"{len(inventory.damaged)} damaged")
     if inventory.manifest is not None:
@@ -70,13 +65,31 @@ def directory_json(inventory: Inventory) -> dict[str, Any]:
     }
 
 
+def verdict_lines(inventory: Inventory, problems: Sequence[str]) -> Iterator[str]:
+    """Whether a directory is as it should be, and what is wrong with it, one a line."""
+    verdict = f"{counted(len(inventory.kernels), 'kernel')}; {counted(len(problems), 'problem')}"
+    yield f"{inventory.layer.path}: {inventory.state.value}, {verdict}"
+    yield from (f"  {printable(problem)}" for problem in problems)
+
+
+def verdict_json(inventory: Inventory, problems: Sequence[str]) -> dict[str, Any]:
+    """The same."""
+    return {
+        "path": str(inventory.layer.path),
+        "state": inventory.state.value,
+        "count": len(inventory.kernels),
+        "damaged": len(inventory.damaged),
+        "problems": problems,
+    }
+
+
 def removal_lines(removal: Removal, inventory: Inventory, *, dry_run: bool) -> Iterator[str]:
     """What was removed from a directory, and what is still there against the user's wish."""
     verb = "would remove" if dry_run else "removed"
     kernels = sum(isinstance(item, Kernel) for item in removal.removed)
     yield (
-        f"{inventory.layer.path}: {verb} {count_text(kernels)} and "
-        f"{count_text(len(removal.removed) - kernels, 'leftover')}, {size_text(removal.size)}; "
+        f"{inventory.layer.path}: {verb} {counted(kernels, 'kernel')} and "
+        f"{counted(len(removal.removed) - kernels, 'leftover')}, {size_text(removal.size)}; "
         f"{size_text(inventory.size - removal.size)} stay"
     )
     if dry_run:
@@ -84,6 +97,9 @@ def removal_lines(removal: Removal, inventory: Inventory, *, dry_run: bool) -> I
             f"  {printable(item.name)}: {size_text(item.size)}, {age_text(item.age_s)}" for item in removal.removed
         )
     yield from (f"  still there: {printable(name)}: {reason}" for name, reason in removal.left)
+    for kernel in inventory.kernels:
+        if kernel.foreign:
+            yield f"  left alone: {printable(kernel.name)}: not ours in it: {', '.join(map(printable, kernel.foreign))}"
 
 
 def removal_json(removal: Removal, inventory: Inventory, *, dry_run: bool) -> dict[str, Any]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from contextlib import AbstractContextManager, nullcontext
 
 from fp8gemm import __version__
 from fp8gemm.cli.arguments import parse_m, parse_nk
+from fp8gemm.cli.exits import Exit
+from fp8gemm.cli.output import add_json, prints_json, tell, tell_json
 from fp8gemm.lab.demo import report
 from fp8gemm.lab.demo.target import Target, find_target
 
 SUMMARY = "Quantise, compile, multiply, check and time a few layers on the machine at hand."
+EXAMPLE = "fp8gemm demo --m 1,64 --nk 256x512"
 DEFAULT_M = "1,64,4096"
 DEFAULT_NK = "7168x2048,4096x7168,2112x7168"
-EXIT_FAILED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--m", type=parse_m, default=DEFAULT_M, metavar="M,...", help=f"default {DEFAULT_M}")
     parser.add_argument("--nk", type=parse_nk, default=DEFAULT_NK, metavar="NxK,...", help=f"default {DEFAULT_NK}")
     parser.add_argument("--seed", type=_seed, help="of the random operands, default a fresh one")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,15 +35,12 @@ def run(options: argparse.Namespace) -> int:
     """
     target = find_target()
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
-    if not options.json:
-        print(f"fp8gemm {__version__}, seed {seed}\n{target.introduction()}\n\n{report.header()}")
+    tell(options, f"fp8gemm {__version__}, seed {seed}\n{target.introduction()}\n\n{report.header()}")
     rows = _measure(options, target, seed)
     summary = report.Summary.of(rows)
-    if options.json:
-        print(json.dumps(_as_json(rows, summary, target, seed), indent=1))
-    else:
-        print(f"\n{report.LEGEND}\n{summary}")
-    return EXIT_FAILED if summary.failed else 0
+    tell(options, f"\n{report.LEGEND}\n{summary}")
+    tell_json(options, _as_json(rows, summary, target, seed))
+    return Exit.FAILED if summary.failed else Exit.DONE
 
 
 def _measure(options: argparse.Namespace, target: Target, seed: int) -> list[report.Row]:
@@ -60,7 +58,7 @@ def _measure(options: argparse.Namespace, target: Target, seed: int) -> list[rep
         for n, k in options.nk:
             for row in measure_layer(n, k, options.m, target, generator):
                 rows.append(row)
-                if not options.json:
+                if not prints_json(options):
                     bar.write(report.line(row))
                 bar.update()
     return rows

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fp8gemm.cli.arguments import parse_count, parse_k, parse_positive
+from fp8gemm.cli.arguments import add_chip, add_out_dtype, add_scaling, parse_count, parse_k, parse_positive
+from fp8gemm.cli.exits import Exit
+from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.explain import Explanation, explain_choice
 from fp8gemm.tuning.explain_grouped import explain_grouped
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
 from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
-from fp8gemm.tuning.hopper import CHIPS, named_chip
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, packed_problem
 from fp8gemm.tuning.terms import Row, Value
 
 SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
+EXAMPLE = "fp8gemm explain 64 7168 2048 --chip h200"
 WIDTH = 140
 """Columns of the table with the default number of runners-up; formulas are wrapped to keep to it."""
 
@@ -31,16 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("m", type=parse_positive, metavar="M", help="below 2^31, as N and K")
     parser.add_argument("n", type=parse_positive, metavar="N")
     parser.add_argument("k", type=parse_k, metavar="K", help="a multiple of 16")
-    parser.add_argument("--chip", choices=CHIPS, default="h200", help="default h200")
+    add_chip(parser)
     parser.add_argument("--runners-up", type=parse_count, default=4, metavar="COUNT", help="default 4")
-    parser.add_argument(
-        "--output", choices=[kind.value for kind in OutputType], help="default bfloat16; of columns float32 alone"
-    )
-    parser.add_argument(
-        "--scaling",
-        choices=[kind.value for kind in Scaling],
-        help="B by blocks (default) or by rows; not with --groups",
-    )
+    add_out_dtype(parser, "; of columns float32 alone")
+    add_scaling(parser, "; not with --groups")
     parser.add_argument(
         "--groups",
         type=parse_positive,
@@ -54,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch-invariant", action="store_true", help="choose as the batch-invariant mode does")
     parser.add_argument("--static-weights", action="store_true", help="choose as for plans with static_weights")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,19 +58,20 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         InputError: options that exclude each other, or sizes that grouped products do not have.
     """
-    chip = named_chip(options.chip)
+    chip = options.chip
     if options.groups is None:
         explanation = explain_choice(_problem(options), chip, options.runners_up)
     else:
         explanation = explain_grouped(_grouped_problem(options), chip, options.runners_up)
-    print(json.dumps(explanation.as_json(), indent=1) if options.json else "\n".join(lines(explanation)))
-    return 0
+    tell(options, "\n".join(lines(explanation)))
+    tell_json(options, explanation.as_json())
+    return Exit.DONE
 
 
 def _problem(options: argparse.Namespace) -> Problem:
     if options.layout is not None:
         raise InputError("--layout: expected --groups beside it")
-    output, scaling = OutputType(options.output or "bfloat16"), Scaling(options.scaling or "1d2d")
+    output, scaling = OutputType(options.out_dtype or "bfloat16"), options.scaling or Scaling.BLOCK
     problem = packed_problem(options.m, options.n, options.k, output, scaling, batch_invariant=options.batch_invariant)
     return replace(problem, static_weights=options.static_weights)
 
@@ -86,9 +82,9 @@ def _grouped_problem(options: argparse.Namespace) -> GroupedProblem:
         raise InputError("--scaling: expected none beside --groups, whose layout says it")
     of_columns = grouping is Grouping.COLUMNS
     usual = OutputType.FLOAT32 if of_columns else OutputType.BFLOAT16
-    output = usual if options.output is None else OutputType(options.output)
+    output = usual if options.out_dtype is None else OutputType(options.out_dtype)
     if of_columns and (output is not usual or options.batch_invariant):
-        raise InputError("--layout columns: expected neither another --output than float32 nor --batch-invariant")
+        raise InputError("--layout columns: expected neither another --out-dtype than float32 nor --batch-invariant")
     if options.static_weights:
         raise InputError("--static-weights: expected none beside --groups, whose kernels read no weight ahead")
     sizes = options.groups, options.m, options.n, options.k

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import json
 import os
 import platform
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fp8gemm import __version__, settings
-from fp8gemm.cache.entry import CUBIN, SIDECAR, SOURCE
+from fp8gemm.cache.inventory import whole_kernels
 from fp8gemm.cache.store import Layer, Store
 from fp8gemm.cache.trust import UnsafeError, is_sealed
+from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.interrupts import loading
+from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.driver.device import Probe, conclude, device_info, dotted, probe
 from fp8gemm.errors import CompileError, UnsupportedDeviceError
+from fp8gemm.installed import installed_version
 from fp8gemm.jit.compiler import nvrtc_version
 from fp8gemm.jit.headers import include_dir
+from fp8gemm.quoting import counted
 
 SUMMARY = "Say what is installed, what this machine has, and whether kernels can run on it."
-
-_ENTRY_NAME = re.compile(r"[^.].*\.[0-9a-f]{64}")
+EXAMPLE = "fp8gemm info --json"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class CacheLayer:
     note: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.kernels} kernels, {self.bytes / 2**20:.1f} MiB"
+        text = f"{self.path}: {counted(self.kernels, 'kernel')}, {self.bytes / 2**20:.1f} MiB"
         return f"{text} ({self.note})" if self.note else text
 
 
@@ -109,18 +109,16 @@ class Info:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``run`` reads."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print what there is. 0, whatever is missing."""
     with loading():  # of torch, most of all, which is all that it waits for
         info = collect()
-    if options.json:
-        print(json.dumps(asdict(info), indent=1))
-    else:
-        print("\n".join(info.lines()))
-    return 0
+    tell(options, "\n".join(info.lines()))
+    tell_json(options, asdict(info))
+    return Exit.DONE
 
 
 def collect() -> Info:
@@ -151,10 +149,8 @@ def collect() -> Info:
 
 
 def _cuda_bindings() -> Part:
-    try:
-        return Part(importlib.metadata.version("cuda-bindings"))
-    except importlib.metadata.PackageNotFoundError:
-        return Part(None, "expected the package cuda-python>=12.9,<14, found no cuda-bindings")
+    version = installed_version("cuda-bindings")
+    return Part(version, "" if version else "expected the package cuda-python>=12.9,<14, found no cuda-bindings")
 
 
 def _nvrtc() -> Part:
@@ -182,7 +178,7 @@ def _look(layer: Layer) -> CacheLayer:
     path = str(layer.path)
     try:
         with layer.opened() as descriptor:
-            sizes = [_entry_bytes(name, descriptor) for name in os.listdir(descriptor) if _ENTRY_NAME.fullmatch(name)]
+            sizes = whole_kernels(descriptor)
             note = "read-only" if is_sealed(descriptor) else ""
     except FileNotFoundError:
         return CacheLayer(path, note="not there yet")
@@ -190,17 +186,7 @@ def _look(layer: Layer) -> CacheLayer:
         return CacheLayer(path, note=f"refused: {error}")
     except OSError as error:
         return CacheLayer(path, note=f"unreadable: {error}")
-    whole = [size for size in sizes if size is not None]
-    return CacheLayer(path, len(whole), sum(whole), note)
-
-
-def _entry_bytes(name: str, layer: int) -> int | None:
-    """Bytes of an entry's files; None if it is not whole."""
-    try:
-        files = (os.stat(f"{name}/{file}", dir_fd=layer, follow_symlinks=False) for file in (SOURCE, CUBIN, SIDECAR))
-        return sum(status.st_size for status in files)
-    except OSError:
-        return None
+    return CacheLayer(path, len(sizes), sum(sizes), note)
 
 
 def _plain(value: str | int | tuple[Path, ...] | None) -> str | int | list[str] | None:

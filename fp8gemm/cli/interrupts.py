@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-EXIT_INTERRUPTED = 130
-"""What a shell reports for a command that SIGINT ended."""
+from fp8gemm.cli.exits import Exit
 
 
 @contextmanager
@@ -24,7 +23,7 @@ def loading() -> Iterator[None]:
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
     if ours:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(Exit.INTERRUPTED))
     try:
         yield
     finally:

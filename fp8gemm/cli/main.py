@@ -12,22 +12,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
 
 from fp8gemm import __version__
-from fp8gemm.cli.interrupts import EXIT_INTERRUPTED, loading
+from fp8gemm.cli.deprecated import with_json_last
+from fp8gemm.cli.exits import Exit
+from fp8gemm.cli.interrupts import loading
 from fp8gemm.cli.streams import clipped, drained, prepare_streams
 from fp8gemm.errors import Fp8GemmError, InputError
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-EXIT_FAILED = 1
-
 
 class Command(NamedTuple):
     """A subcommand.
 
     Attributes:
-        module: where it is; it has ``SUMMARY``, ``add_arguments(parser)`` and ``run(options)``, which returns the exit
-            code. It is imported when its command is asked for: what the others need takes seconds to import.
+        module: where it is; it has ``SUMMARY``, ``EXAMPLE``, which ends its help, ``add_arguments(parser)`` and
+            ``run(options)``, which returns the exit code. It is imported when its command is asked for: what the others
+            need takes seconds to import.
         summary: its ``SUMMARY``.
     """
 
@@ -78,11 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prepare_streams()
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            warnings.filterwarnings("always", category=DeprecationWarning, module=r"fp8gemm\.cli\b")
             return _run(words)
     except Fp8GemmError as error:
         return _failed(str(error))
     except BrokenPipeError:
-        return EXIT_FAILED  # the reader has gone, as in `fp8gemm demo | head`
+        return Exit.FAILED  # the reader has gone, as in `fp8gemm demo | head`
     except OSError as error:
         where = "" if drained() else "standard output: "
         return _failed(f"{where}{error}")
@@ -93,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         reason = f"{error.name}, which is not installed" if missing else f"what cannot be imported: {error}"
         return _failed(f"this command needs {reason}")
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return Exit.INTERRUPTED
     finally:
         drained()
 
@@ -107,7 +109,7 @@ def _run(words: Sequence[str]) -> int:
     try:
         with loading():
             parser = _parser(next((word for word in words if word in COMMANDS), None))
-        options = parser.parse_args(words)
+        options = parser.parse_args(with_json_last(words))
     except SystemExit:
         sys.stdout.flush()
         raise
@@ -119,7 +121,7 @@ def _run(words: Sequence[str]) -> int:
 def _failed(message: str) -> int:
     with suppress(OSError):  # standard error may be full too
         print(f"fp8gemm: {clipped(message)}", file=sys.stderr)
-    return EXIT_FAILED
+    return Exit.FAILED
 
 
 class _Parser(argparse.ArgumentParser):
@@ -144,6 +146,7 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
         if name == asked:
             module = import_module(place)
             module.add_arguments(command)
+            command.epilog = f"example: {module.EXAMPLE}"
             command.set_defaults(run=module.run)
     return parser
 

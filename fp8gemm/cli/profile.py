@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fp8gemm.cli.arguments import parse_mnk
-from fp8gemm.cli.bench import EXIT_FAILED, EXIT_NO_DEVICE
+from fp8gemm.cli.exits import Exit
+from fp8gemm.cli.output import add_json, apart, note, tell_json
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.lab.profiling.timeline import Timeline
 from fp8gemm.reading import Kind, read_json
@@ -16,7 +17,7 @@ DESCRIPTION = """\
 What one kernel does with its time: counters (ncu), speed and energy under sustained load, and, with --trace or
 --timeline, its warp roles over time, from an instrumented build. Needs a Hopper GPU, except for --from.
 
-Exit code 0: done. 1: the instrumented kernel's result differs. 2: bad arguments or no Hopper GPU."""
+Exit code 0: done. 1: the instrumented kernel's result differs. 2: bad arguments. 3: no Hopper GPU."""
 
 _TRACE = Kind("a file that --trace wrote", 64 << 20)
 
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("shape", nargs="?", type=parse_mnk, metavar="MxNxK", help="such as 4096x7168x2048")
     parser.add_argument("--config", metavar="LABEL", help="a tile config, such as 128x128-s5-c1x1; the chosen one")
     parser.add_argument("--seconds", type=float, default=5.0, help="of sustained load, default 5")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures here")
+    add_json(parser)
     parser.add_argument("--trace", type=Path, metavar="PATH.json", help="record the warp roles, for chrome://tracing")
     parser.add_argument("--timeline", type=Path, metavar="PATH.png", help="draw them (needs fp8gemm[plot])")
     parser.add_argument("--cta", type=int, default=0, help="whose roles, default 0")
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"{error}; or draw elsewhere, --from what --trace writes here")
     if options.earlier is not None:
         _draw(options.earlier, options.timeline)
-        return 0
+        return Exit.DONE
     try:
         return _run(options)
     except InputError as error:
@@ -73,19 +74,22 @@ def _run(options: argparse.Namespace) -> int:
 
     diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
-        print(f"profile: {diagnosis.message}")
-        return EXIT_NO_DEVICE
+        note(f"profile: {diagnosis.message}")
+        return Exit.NO_GPU
     from fp8gemm.lab.profiling.run import Subject
 
     subject = Subject.find(*options.shape, label=options.config)
-    print(subject.title)
     if options.trace is None and options.timeline is None:
-        subject.measure(options.seconds, options.json)
-        return 0
+        with apart(options):
+            print(subject.title)
+            figures = subject.measure(options.seconds)
+        tell_json(options, figures)
+        return Exit.DONE
+    print(subject.title)
     timeline, same = subject.trace(options.cta, options.trace)
     if options.timeline is not None:
         _draw(timeline, options.timeline)
-    return 0 if same else EXIT_FAILED
+    return Exit.DONE if same else Exit.FAILED
 
 
 def _draw(timeline: Timeline, path: Path) -> None:

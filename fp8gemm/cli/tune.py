@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm.cli.arguments import grouped_layers, parse_m, parse_nk, parse_positive, random_count, shapes
-from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK, EXIT_FAILED, EXIT_NO_DEVICE
+from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK
+from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.interrupts import loading
+from fp8gemm.cli.output import add_json, note, prints_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.report import Shape
@@ -26,6 +26,7 @@ from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
 from fp8gemm.lab.tune.results import Results, Row, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
+from fp8gemm.quoting import counted
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fp8gemm.lab.tune.measure import Tuner
 
 SUMMARY = "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table."
+EXAMPLE = "fp8gemm tune --shapes 64x7168x2048 --table tuned.json"
 DEFAULT_CANDIDATES = 12
 METHOD = (
     "CUDA-graph replay over rotating operand sets larger than three times L2, candidates in turn in an order drawn for "
@@ -91,11 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=parse_positive, default=3, help="measurements per candidate, default 3")
     parser.add_argument("--measure-ms", type=float, default=3.0, help="length of one measurement, default 3")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print and write. 0; 1 if a candidate failed; 2 without a Hopper GPU.
+    """Measure, print and write. 0; 1 if a candidate failed; 3 without a Hopper GPU.
 
     Raises:
         InputError: a file is not what the option takes, or options exclude each other.
@@ -107,8 +109,8 @@ def run(options: argparse.Namespace) -> int:
     with loading():
         diagnosis = diagnose(0)
     if diagnosis.status is not DeviceStatus.READY:
-        print(f"tune: {diagnosis.message}", file=sys.stderr)
-        return EXIT_NO_DEVICE
+        note(f"tune: {diagnosis.message}")
+        return Exit.NO_GPU
 
     import torch
 
@@ -129,15 +131,22 @@ def run(options: argparse.Namespace) -> int:
         "seed": seed,
         "static_weights": options.static_weights,
     }
-    if not options.json:
-        print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
+    tell(options, f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     generator = torch.Generator(DEVICE).manual_seed(seed)
     tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=1e3 * options.measure_ms)
     if options.grouped:
         sizes = options.m or parse_m(DEFAULT_GROUPED_M)
         of_groups = plan_grouped(options.grouped, sizes, options.layout, chip, options.candidates)
         with torch.cuda.device(DEVICE):
-            return EXIT_FAILED if run_grouped(of_groups, tuner, heading, options) else 0
+            summary, document = run_grouped(
+                of_groups,
+                tuner,
+                heading["seed"],
+                budget_seconds=options.budget_seconds,
+                emit=lambda text: tell(options, text),
+            )
+        tell_json(options, {**heading, **document})
+        return Exit.FAILED if summary.failed else Exit.DONE
     problems = [
         replace(packed_problem(shape.m, shape.n, shape.k), static_weights=options.static_weights)
         for shape in chosen_shapes(options, seed)
@@ -148,11 +157,11 @@ def run(options: argparse.Namespace) -> int:
         _measure(work, tuner, output, options)
     summary = report.Summary.of(output.rows)
     left_out = len(work) - len(output.rows)
-    if options.json:
-        print(json.dumps({**heading, **report.as_json(output.rows, summary), "left_out": left_out}, indent=1))
-    else:
-        print(f"\n{summary}" + (f"\n{left_out} shapes left out, the budget was used up" if left_out else ""))
-    return EXIT_FAILED if summary.failed else 0
+    tell(options, f"\n{summary}")
+    if left_out:
+        note(f"{counted(left_out, 'shape')} left out, the budget was used up")
+    tell_json(options, {**heading, **report.as_json(output.rows, summary), "left_out": left_out})
+    return Exit.FAILED if summary.failed else Exit.DONE
 
 
 def _check_grouped(options: argparse.Namespace) -> None:
@@ -256,7 +265,7 @@ def _measure(work: Sequence[Work], tuner: Tuner, output: Output, options: argpar
     start = time.monotonic()
     # None: no bar where standard error is no terminal.
     bar = tqdm(total=len(work), unit="shape", leave=False, disable=None)
-    emit = (lambda text: None) if options.json else bar.write
+    emit = (lambda text: None) if prints_json(options) else bar.write
     emit(report.header())
     wanted = (request for pair in zip(work, missing, strict=True) for request in requests(*pair))
     with bar, Ahead(wanted) as ahead:

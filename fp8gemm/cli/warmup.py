@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,27 +16,34 @@ from fp8gemm.ahead.experts import GroupedShape, experts_of_config
 from fp8gemm.ahead.grouped import SERVED, GroupedVariants
 from fp8gemm.ahead.kernels import CHIPS, Demand, Variants, all_quantizers, chips_named, demand, recorded_quantizers
 from fp8gemm.ahead.warming import check_ready, make_ready
-from fp8gemm.cli.arguments import grouped_layers, parse_nk, parse_positive
+from fp8gemm.cli.arguments import (
+    add_chips,
+    add_scaling,
+    grouped_layers,
+    listed,
+    norm_depth,
+    parse_m,
+    parse_nk,
+    parse_positive,
+)
+from fp8gemm.cli.exits import Exit
+from fp8gemm.cli.output import add_json, note, tell, tell_json
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.kernels.recording import recorded
-from fp8gemm.quoting import quoted
-from fp8gemm.sizes import MAX_NORM_K, check_norm_depth
+from fp8gemm.quoting import quoted, quoted_path
+from fp8gemm.sizes import MAX_NORM_K
 from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, AnyProblem, GroupedProblem
 from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
-from fp8gemm.tuning.hopper import CHIPS as KNOWN_CHIPS
-from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling
 
 SUMMARY = "Compile every kernel that shapes or a model can need, ahead of time."
-EXIT_INCOMPLETE = 3
-"""Not all that was asked for lies, verified, in the cache directories."""
+EXAMPLE = "fp8gemm warmup --nk 2112x7168 --max-m 64 --chip h200 --calls layer"
 
 _CALLS = {"layer": True, "gemm": False}
 """Who asks, and whether the weight is then promised to be static."""
-_SCALINGS = {"blocks": Scaling.BLOCK, "rows": Scaling.ROW}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,19 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--recorded", type=Path, metavar="FILE", help="what FP8GEMM_RECORD=FILE wrote while a server ran")
     what.add_argument(
         "--quantizers",
-        type=_norms,
+        type=listed(norm_depth),
         default=(),
         metavar="K,...",
         help=f"quantise kernels alone, norms of K columns, multiples of 16 up to {MAX_NORM_K}",
     )
     _add_variants(parser)
-    parser.add_argument(
-        "--chip",
-        type=_chips,
-        default=CHIPS,
-        metavar="NAME,...",
-        help=f"{', '.join(KNOWN_CHIPS)}, one with its SMs, as h200:60, or all; default {','.join(CHIPS)}",
-    )
+    add_chips(parser, CHIPS)
     parser.add_argument("--jobs", type=parse_positive, help="threads that compile, default all processors")
     parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="where to put them, default FP8GEMM_CACHE_DIR")
     instead = parser.add_mutually_exclusive_group()
@@ -79,9 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--check",
         action="store_true",
-        help=f"only look: {EXIT_INCOMPLETE} if not all is there; compiles, writes nothing",
+        help=f"only look: {int(Exit.INCOMPLETE)} if not all is there; compiles, writes nothing",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def _add_variants(parser: argparse.ArgumentParser) -> None:
@@ -92,10 +91,10 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help=f"the most rows, of groups of a typical one, below 2^31, default {MAX_M}",
     )
-    how.add_argument("--tp", type=_sizes, default=[1], metavar="R,...", help="ranks that share --model's layers")
+    how.add_argument("--tp", type=parse_m, default=[1], metavar="R,...", help="ranks that share --model's layers")
     how.add_argument(
         "--ep",
-        type=_sizes,
+        type=parse_m,
         default=[1],
         metavar="R,...",
         help="ranks over which --model's experts are divided; tp / ep of them share an expert, or none does",
@@ -109,31 +108,39 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--merged", action="store_true", help="q, k, v and gate, up of --model as one layer each")
     how.add_argument(
-        "--out-dtype", type=_outputs, default=(OutputType.BFLOAT16,), metavar="TYPE,...", help="default bfloat16"
+        "--out-dtype",
+        type=listed(parse_output),
+        default=(OutputType.BFLOAT16,),
+        metavar="TYPE,...",
+        help="default bfloat16",
     )
     how.add_argument(
-        "--norm-weights", type=_outputs, default=(), metavar="TYPE,...", help="of norms, default that of what is normed"
+        "--norm-weights",
+        type=listed(parse_output),
+        default=(),
+        metavar="TYPE,...",
+        help="of norms, default that of what is normed",
     )
     how.add_argument(
         "--epilogue",
-        type=_epilogues,
+        type=listed(_epilogue),
         metavar="TERMS,...",
         help="none, c, bias, c+bias, or with types, as c:float32+bias; by default none, and of --model what it has",
     )
     how.add_argument(
         "--calls",
-        type=_calls,
+        type=listed(_call),
         default=tuple(_CALLS.values()),
         metavar="WHO,...",
         help="layer (nn.Fp8Linear, plans with static weights), gemm (everything else); default both",
     )
-    how.add_argument("--scaling", choices=_SCALINGS, default="blocks", help="of the weights, default blocks (128x128)")
+    add_scaling(how)
     how.add_argument("--batch-invariant", action="store_true", default=None, help="batch-invariant kernels instead")
     how.add_argument("--any-strides", action="store_true", help="also for outputs that TMA cannot write")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile or look, and print what is there. 0; `EXIT_INCOMPLETE` if not all of it is.
+    """Compile or look, and print what is there. 0; `Exit.INCOMPLETE` if not all of it is.
 
     Raises:
         InputError: nothing was asked for, or a file is not what the option takes.
@@ -149,16 +156,18 @@ def run(options: argparse.Namespace) -> int:
         wanted = _demand(options)
         if options.list:
             labels = sorted(request.label for request in wanted.requests)
-            print(json.dumps(labels) if options.json else "\n".join(labels))
-            return 0
+            tell(options, "\n".join(labels))
+            tell_json(options, labels)
+            return Exit.DONE
         if options.check:
             done = check_ready(wanted, started=started)
         else:
             done = make_ready(wanted, jobs=options.jobs, again=options.recompile, started=started)
-    print(json.dumps(done.as_json()) if options.json else done)
+    tell(options, str(done))
+    tell_json(options, done.as_json())
     if done.missing:
-        print(f"fp8gemm: {done.lack()}", file=sys.stderr)
-    return EXIT_INCOMPLETE if done.missing else 0
+        note(f"fp8gemm: {done.lack()}")
+    return Exit.INCOMPLETE if done.missing else Exit.DONE
 
 
 def _make_parents(directory: Path) -> None:
@@ -178,7 +187,7 @@ def _demand(options: argparse.Namespace) -> Demand:
     variants = Variants(
         outputs=options.out_dtype,
         epilogues=options.epilogue or ("none",),
-        scaling=_SCALINGS[options.scaling],
+        scaling=options.scaling or Scaling.BLOCK,
         static_weights=options.calls,
         batch_invariant=options.batch_invariant,
         any_strides=options.any_strides,
@@ -199,7 +208,7 @@ def _demand(options: argparse.Namespace) -> Demand:
         of_record, more = _recorded(options.recorded, options.max_m)
         problems += of_record
         quantizers += more
-    return demand(problems, chips_named(options.chip), quantizers)
+    return demand(problems, chips_named(options.chip or CHIPS), quantizers)
 
 
 def _linears_of_model(config: Mapping[str, Any], options: argparse.Namespace) -> list[tuple[int, LinearShape]]:
@@ -242,30 +251,11 @@ def _problems_of_linears(
 
 def _recorded(path: Path, max_m: int | None) -> tuple[list[AnyProblem], list[KernelRequest]]:
     problems, quantizers = recorded(path)
+    if not problems and not quantizers:
+        raise InputError(f"--recorded: {quoted_path(path)} is empty: nothing was asked for while it was recorded")
     if max_m is not None:
         problems = [replace(problem, m=max_m) for problem in problems]
     return problems, [request for family, config in quantizers for request in recorded_quantizers(family, config)]
-
-
-def _checked(read: Any) -> Any:
-    """A type of an option whose InputError is told as argparse tells it."""
-
-    def parse(text: str) -> Any:
-        try:
-            return tuple(read(part) for part in text.split(","))
-        except InputError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse
-
-
-def _sizes(text: str) -> list[int]:
-    return [parse_positive(part) for part in text.split(",")]
-
-
-def _norm(text: str) -> int:
-    check_norm_depth("a norm", k := parse_positive(text))
-    return k
 
 
 def _epilogue(text: str) -> str:
@@ -281,18 +271,4 @@ def _call(text: str) -> bool:
 
 def _layouts(text: str) -> tuple[Grouping, ...]:
     known: dict[str, tuple[Grouping, ...]] = {"all": GROUPINGS, "none": ()}
-    return known[text] if text in known else tuple(_groupings(text))
-
-
-def _chip(text: str) -> str:
-    named_chip(text)
-    return text
-
-
-def _chips(text: str) -> Sequence[str]:
-    return tuple(KNOWN_CHIPS) if text == "all" else _chips_named(text)
-
-
-_outputs, _norms, _epilogues, _calls, _chips_named, _groupings = map(
-    _checked, (parse_output, _norm, _epilogue, _call, _chip, parse_grouping)
-)
+    return known[text] if text in known else listed(parse_grouping)(text)

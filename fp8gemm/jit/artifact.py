@@ -77,4 +77,4 @@ def artifact_of(entry: Entry, request: KernelRequest, *, source: Source, seconds
 
 
 def _plain(value: ConfigValue) -> int | bool | str:
-    return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else value
+    return value.value if isinstance(value, Enum) else value

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
-from fp8gemm.checks.dtypes import INPUTS, check_dtype
+from fp8gemm.checks.dtypes import INPUTS, dtype_of
 from fp8gemm.checks.tensors import check_features, check_no_gradient, check_tensor, check_whole
 from fp8gemm.errors import InputError
 from fp8gemm.nn.checkpoint import (
@@ -75,17 +75,16 @@ class Fp8Linear(nn.Module):
         bias: bool = True,
         *,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         max_m: int = 16384,
         batch_invariant: bool | None = None,
     ) -> None:
         super().__init__()
-        dtype = torch.get_default_dtype() if dtype is None else dtype
         check_features("in_features", in_features)
         check_whole("out_features", out_features, 1)
         check_size("out_features", "out_features", out_features)
         check_whole("max_m", max_m, 1, MAX_PLANNED_M)
-        check_dtype("dtype", dtype, INPUTS)
+        dtype = dtype_of("dtype", torch.get_default_dtype() if dtype is None else dtype, INPUTS)
         self.in_features, self.out_features = in_features, out_features
         self.max_m, self.batch_invariant = max_m, batch_invariant
         self._dtype = dtype
@@ -123,7 +122,7 @@ class Fp8Linear(nn.Module):
         weight_scale_inv: Tensor,
         bias: Tensor | None = None,
         *,
-        dtype: torch.dtype = torch.bfloat16,
+        dtype: torch.dtype | str = torch.bfloat16,
         max_m: int = 16384,
         batch_invariant: bool | None = None,
     ) -> Fp8Linear:
@@ -177,13 +176,15 @@ class Fp8Linear(nn.Module):
             return self._traced(x)
         return self._plan(x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS])
 
-    def forward_quantized(self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    def forward_quantized(
+        self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
+    ) -> Tensor:
         """The output for rows that are quantised already, as by `fp8gemm.quantize_silu_mul`.
 
         Args:
             a: (M, K) float8_e4m3fn.
             scales_a: (M, ceil(K/128)) float32, MN-major or, at the cost of a copy, of any strides.
-            out_dtype: bfloat16, float16 or float32.
+            out_dtype: bfloat16, float16 or float32, as torch's or by name.
 
         Returns:
             (M, N) of ``out_dtype``.

@@ -9,7 +9,7 @@ from torch.compiler import is_dynamo_compiling
 import fp8gemm.products.operators  # noqa: F401  # which are what is traced
 from fp8gemm import settings
 from fp8gemm.checks import memory
-from fp8gemm.checks.dtypes import output_type
+from fp8gemm.checks.dtypes import OUTPUTS, dtype_of
 from fp8gemm.checks.operands import check_product
 from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.driver.launch import BoundLaunch
@@ -24,7 +24,7 @@ _NAMES = "a scales_a b scales_b c? bias? out?"
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 """As `_NAMES` has them."""
-Options = tuple[torch.dtype, bool | None, bool]
+Options = tuple[torch.dtype | str, bool | None, bool]
 """out_dtype, batch_invariant, static_weights."""
 
 _calls, _calls_of_operators = RepeatedCalls(256), RepeatedCalls(256)
@@ -40,7 +40,7 @@ def gemm(
     c: Tensor | None = None,
     bias: Tensor | None = None,
     out: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | str | None = None,
     batch_invariant: bool | None = None,
     static_weights: bool = False,
 ) -> Tensor:
@@ -64,7 +64,8 @@ def gemm(
             accumulate in place. TMA writes it if its rows are contiguous and its base, row pitch and row length are
             multiples of 16 bytes, and if rows of ``c`` are contiguous and its base and row pitch multiples of two
             elements; a slower element-wise store otherwise. A new tensor without it.
-        out_dtype: bfloat16, float16 (overflow is Inf) or float32; that of ``out`` by default, bfloat16 without ``out``.
+        out_dtype: bfloat16, float16 (overflow is Inf) or float32, as torch's or by name; that of ``out`` by default,
+            bfloat16 without ``out``.
         batch_invariant: whether a row of the result has the same bits whatever M and the other rows are; some shapes
             are then slower. ``FP8GEMM_BATCH_INVARIANT`` by default.
         static_weights: a promise that no kernel still queued or running on the GPU writes ``b`` or ``scales_b``; see
@@ -106,7 +107,8 @@ def _multiply(
 ) -> Tensor:
     """A call from its checks on; ``made`` is memory for its output, if there is some already."""
     a, scales_a, b, scales_b, c, bias, out = operands
-    out_dtype, batch_invariant, static_weights = options
+    asked_dtype, batch_invariant, static_weights = options
+    out_dtype = dtype_of("out_dtype", asked_dtype, OUTPUTS)
     terms = check_product(*operands, out_dtype)
     memory.check_addresses(a=a, scales_a=scales_a, b=b, scales_b=scales_b, c=c, bias=bias, out=out)
     given = out is not None
@@ -135,8 +137,8 @@ def _multiply(
 def _traced(operands: Operands, options: Options) -> Tensor:
     """`gemm` as a node of a graph that is being traced."""
     *terms, out = operands
-    out_dtype, batch_invariant, static_weights = options
-    output_type(out_dtype)
+    asked_dtype, batch_invariant, static_weights = options
+    out_dtype = dtype_of("out_dtype", asked_dtype, OUTPUTS)
     if out is None:
         product: Tensor = torch.ops.fp8gemm.gemm(*terms, out_dtype, batch_invariant, static_weights)
         return product

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import fp8gemm.products.operators  # noqa: F401  # which are what is traced
-from fp8gemm.checks.dtypes import output_type
+from fp8gemm.checks.dtypes import OUTPUTS, dtype_of
 from fp8gemm.products.grouped_products import multiply_grouped, multiply_k_grouped, multiply_masked
 from fp8gemm.products.watched import goes_to_operator
 
@@ -24,7 +24,7 @@ def gemm_grouped(
     indices: Tensor | None = None,
     offsets: Tensor | None = None,
     out: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | str | None = None,
     expected_m: int | None = None,
     batch_invariant: bool | None = None,
 ) -> Tensor:
@@ -43,7 +43,7 @@ def gemm_grouped(
             (G,): sums of sizes, group g ends before row offsets[g] and begins where the one before ends; (2, G): first
             rows of the groups, and the rows behind their last. Values outside 0 to M count as these.
         out: (M, N) to write to, of any strides, in memory that no input occupies.
-        out_dtype: bfloat16, float16 or float32; that of ``out`` by default, bfloat16 without ``out``.
+        out_dtype: bfloat16, float16 or float32, as torch's or by name; that of ``out`` by default, bfloat16 without it.
         expected_m: rows of a typical group, which a kernel is chosen for; ceil(M / G) by default. Any number is right.
         batch_invariant: whether a row of the result has the same bits whatever the other rows and groups are, those of
             `fp8gemm.gemm` with the same promise. ``FP8GEMM_BATCH_INVARIANT`` by default.
@@ -61,9 +61,9 @@ def gemm_grouped(
     operands, options = (a, scales_a, b, scales_b, indices, offsets, out), (out_dtype, expected_m, batch_invariant)
     if not goes_to_operator("a scales_a b scales_b indices? offsets? out?", *operands):
         return multiply_grouped(operands, options)
-    output_type(out_dtype)
+    out_dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
     if out is None:
-        product: Tensor = torch.ops.fp8gemm.gemm_grouped(*operands[:-1], *options)
+        product: Tensor = torch.ops.fp8gemm.gemm_grouped(*operands[:-1], out_dtype, expected_m, batch_invariant)
         return product
     torch.ops.fp8gemm.gemm_grouped_out(*operands[:-1], expected_m, batch_invariant, out=out)
     return out
@@ -77,7 +77,7 @@ def gemm_masked(
     counts: Tensor,
     *,
     out: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | str | None = None,
     expected_m: int | None = None,
     batch_invariant: bool | None = None,
 ) -> Tensor:
@@ -109,9 +109,9 @@ def gemm_masked(
     operands, options = (a, scales_a, b, scales_b, counts, out), (out_dtype, expected_m, batch_invariant)
     if not goes_to_operator("a scales_a b scales_b counts out?", *operands):
         return multiply_masked(operands, options)
-    output_type(out_dtype)
+    out_dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
     if out is None:
-        product: Tensor = torch.ops.fp8gemm.gemm_masked(*operands[:-1], *options)
+        product: Tensor = torch.ops.fp8gemm.gemm_masked(*operands[:-1], out_dtype, expected_m, batch_invariant)
         return product
     torch.ops.fp8gemm.gemm_masked_out(*operands[:-1], expected_m, batch_invariant, out=out)
     return out

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm import settings
-from fp8gemm.checks.dtypes import output_type
+from fp8gemm.checks.dtypes import OUTPUTS, dtype_of, output_type
 from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 from fp8gemm.checks.memory import check_addresses, check_memory
 from fp8gemm.driver.current import current_stream, on_device
@@ -24,7 +24,7 @@ _grouped, _masked, _k_grouped, _searches = RepeatedCalls(256), RepeatedCalls(256
 _problem = lru_cache(maxsize=4096)(GroupedProblem)
 
 
-Options = tuple[torch.dtype, int | None, bool | None]
+Options = tuple[torch.dtype | str, int | None, bool | None]
 """out_dtype, expected_m, batch_invariant."""
 RowsOperands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
 """a, scales_a, b, scales_b, indices, offsets, out."""
@@ -42,6 +42,8 @@ def multiply_grouped(operands: RowsOperands, options: Options) -> Tensor:
     done, made = _grouped.repeat(key, out)
     if done is not None:
         return done
+    if not isinstance(out_dtype, torch.dtype):
+        out_dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
     if not _grouped.knows(key):
         check_grouped(*operands, out_dtype, expected_m)
         _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, indices=indices, offsets=offsets)
@@ -85,6 +87,8 @@ def multiply_masked(operands: MaskedOperands, options: Options) -> Tensor:
     done, made = _masked.repeat(key, out)
     if done is not None:
         return done
+    if not isinstance(out_dtype, torch.dtype):
+        out_dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
     if not _masked.knows(key):
         check_masked(*operands, out_dtype, expected_m)
         _check_memory(out, a=a, scales_a=scales_a, b=b, scales_b=scales_b, counts=counts)

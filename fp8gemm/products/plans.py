@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 
 from fp8gemm import settings
 from fp8gemm.checks import memory
-from fp8gemm.checks.dtypes import addend, output_type
+from fp8gemm.checks.dtypes import ADDENDS, OUTPUTS, addend, dtype_of
 from fp8gemm.checks.operands import check_b, check_bias, check_call
 from fp8gemm.checks.tensors import check_whole
 from fp8gemm.errors import InputError
@@ -42,8 +42,8 @@ def plan(
     *,
     max_m: int,
     bias: Tensor | None = None,
-    out_dtype: torch.dtype = torch.bfloat16,
-    c_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | str = torch.bfloat16,
+    c_dtype: torch.dtype | str | None = None,
     batch_invariant: bool | None = None,
     static_weights: bool = False,
 ) -> Plan:
@@ -111,17 +111,17 @@ class Plan:
         bias: Tensor | None,
         *,
         max_m: int,
-        out_dtype: torch.dtype,
-        c_dtype: torch.dtype | None,
+        out_dtype: torch.dtype | str,
+        c_dtype: torch.dtype | str | None,
         batch_invariant: bool,
         static_weights: bool,
     ) -> None:
         check_whole("max_m", max_m, 1, MAX_PLANNED_M)
-        self._output = output_type(out_dtype)
-        self._c_type = addend("c_dtype", c_dtype)
+        self.out_dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
+        self.c_dtype = None if c_dtype is None else dtype_of("c_dtype", c_dtype, ADDENDS)
+        self._output, self._c_type = OUTPUTS[self.out_dtype], addend("c_dtype", self.c_dtype)
         self.b, self.scales_b, self.bias, self.max_m = b, scales_b, bias, max_m
-        self.out_dtype, self.c_dtype, self.batch_invariant = out_dtype, c_dtype, batch_invariant
-        self.static_weights = static_weights
+        self.batch_invariant, self.static_weights = batch_invariant, static_weights
         self._binding = self._bind()
         self._calls = RepeatedCalls(_RECENT_CALLS, by_settings=False)
 

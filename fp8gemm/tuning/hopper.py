@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -80,6 +81,19 @@ def named_chip(name: str) -> Chip:
             f"{quoted(name)}"
         )
     return _with_sms(CHIPS[known], int(count)) if count else CHIPS[known]
+
+
+def chip_names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of chips, each once: a sequence of them, or one word with commas between them; ``all`` is every known one.
+
+    Raises:
+        InputError: a name is none that `named_chip` finds.
+    """
+    words = [word for each in ([names] if isinstance(names, str) else names) for word in each.split(",")]
+    found = tuple(dict.fromkeys(name for word in words for name in (CHIPS if word == "all" else [word])))
+    for name in found:
+        named_chip(name)
+    return found
 
 
 def chip_name(chip: Chip) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from operator import itemgetter
 
+from fp8gemm.sizes import check_whole_sizes
 from fp8gemm.tuning.config import (
     CLUSTER_ROWS,
     LONG_K,
@@ -138,6 +139,7 @@ def _select(
 def _problem(
     m: int, n: int, k: int, out_dtype: object, epilogue: str, batch_invariant: bool, static_weights: bool
 ) -> Problem:
+    check_whole_sizes(m=m, n=n, k=k)
     c, bias = parse_epilogue(epilogue)
     problem = packed_problem(m, n, k, parse_output(out_dtype), batch_invariant=batch_invariant)
     return replace(problem, c=c, bias=bias, static_weights=static_weights)

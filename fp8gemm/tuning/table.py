@@ -14,7 +14,6 @@ so that a table outlives changes to the candidates.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import cache, lru_cache
@@ -28,6 +27,7 @@ from fp8gemm.quoting import cut, quoted, quoted_path
 from fp8gemm.reading import Kind, read_json
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem, Scaling, counted_rows
+from fp8gemm.writing import write_text
 
 SCHEMA = 1
 SHIPPED = Path(__file__).parent / "tables"
@@ -207,15 +207,7 @@ def read_table(path: Path) -> Table:
 
 def write_table(path: Path, table: Table) -> None:
     """Replace a file in one step."""
-    replace_text(path, table.as_text())
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Make a file have this text; a reader sees the old one or the new one, and a crash leaves one of them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text)
-    os.replace(draft, path)
+    write_text(path, table.as_text())
 
 
 def _checked(kind: type[_T], found: Any, path: Path, index: int | None = None) -> _T:

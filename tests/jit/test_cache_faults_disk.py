@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from fp8gemm import settings
-from fp8gemm.cache import files, trust
+from fp8gemm import settings, writing
+from fp8gemm.cache import trust
 from fp8gemm.cache.entry import CUBIN
 from fp8gemm.cache.notices import CacheEvent
 from fp8gemm.jit.build import build
@@ -130,7 +130,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, call: str, code: int, number: in
         file.write = full(file.write)
         return file
 
-    monkeypatch.setattr(files, "open", opened, raising=False)
+    monkeypatch.setattr(writing, "open", opened, raising=False)
 
 
 @pytest.mark.parametrize("code", FULL, ids=errno.errorcode.get)

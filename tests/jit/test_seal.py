@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,14 +136,14 @@ def test_a_directory_that_somebody_writes_to_is_not_sealed(layer: Layer, monkeyp
         seal_layer(layer, version="1.2")
     assert look(layer.path).state is State.WRITABLE
 
-    write = seal._write_manifest
+    publish = seal.publish_file
 
-    def meanwhile(*args: object) -> None:
-        write(*args)  # type: ignore[arg-type]
+    def meanwhile(*args: Any, **kwargs: Any) -> None:
+        publish(*args, **kwargs)
         fill(layer.path, 4)
 
     with monkeypatch.context() as patch, pytest.raises(CacheError, match=f"somebody writes to it:\n  {name_of(4)}"):
-        patch.setattr(seal, "_write_manifest", meanwhile)
+        patch.setattr(seal, "publish_file", meanwhile)
         seal_layer(layer, version="1.2")
     assert look(layer.path).state is State.WRITABLE and fill(layer.path, 5)
     assert seal_layer(layer, version="1.2").manifest.count == 5

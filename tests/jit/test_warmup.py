@@ -175,7 +175,7 @@ GROUP = """
     from fp8gemm.ahead import warming
     from fp8gemm.ahead.kernels import Demand
     from fp8gemm.errors import CompileError
-    from fp8gemm.jit import store
+    from fp8gemm.cache import store
     from fp8gemm.jit.request import KernelRequest
     import fp8gemm.jit.headers
 

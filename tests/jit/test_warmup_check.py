@@ -19,6 +19,7 @@ from fp8gemm.cache.seal import seal_layer
 from fp8gemm.cache.store import Layer
 from fp8gemm.cli import main as cli
 from fp8gemm.cli import warmup as command
+from fp8gemm.cli.exits import Exit
 from fp8gemm.errors import CacheError
 from fp8gemm.jit import build as build_module
 from tests.jit import children
@@ -140,10 +141,12 @@ def test_the_command_tells_by_its_exit_code(
 
     assert check(3)[0] == 0
     code, out, told = check(5)
-    assert code == 3 and out.startswith(f"3 of 5 kernels are ready in {filled}")
+    assert code == Exit.INCOMPLETE and out.startswith(f"3 of 5 kernels are ready in {filled}")
     assert told == f"fp8gemm: 2 of 5 kernels are not ready in {filled}: tiny-4, tiny-5\n"
     code, out, _ = check(5, "--json", "--cache-dir", str(tmp_path / "none" / "x"))
-    assert code == 3 and [each["label"] for each in json.loads(out)["missing"]] == [f"tiny-{n}" for n in range(1, 6)]
+    assert code == Exit.INCOMPLETE and [each["label"] for each in json.loads(out)["missing"]] == [
+        f"tiny-{n}" for n in range(1, 6)
+    ]
     assert not (tmp_path / "none").exists()
     for other in ("--recompile", "--list"):
         with pytest.raises(SystemExit) as caught:

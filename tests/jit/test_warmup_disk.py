@@ -22,7 +22,7 @@ from fp8gemm.ahead.kernels import Demand
 from fp8gemm.ahead.warming import NOT_REPLACED, Warmup
 from fp8gemm.cache import store
 from fp8gemm.cache.entry import SIZE_LIMITS
-from fp8gemm.cli import warmup as command
+from fp8gemm.cli.exits import Exit
 from fp8gemm.errors import IncompleteWarmupError
 from fp8gemm.jit import build as build_module
 from fp8gemm.jit.compiler import CompileResult
@@ -186,7 +186,7 @@ def test_the_command_has_an_exit_code_of_its_own_and_names_them_in_json(cache: P
         timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
     )
-    assert done.returncode == command.EXIT_INCOMPLETE == 3, done.stderr
+    assert done.returncode == Exit.INCOMPLETE == 4, done.stderr
     told = json.loads(done.stdout)
     there = entries(cache)
     assert {each["label"] for each in told["missing"]}.isdisjoint(there)

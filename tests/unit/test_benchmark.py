@@ -12,6 +12,7 @@ import torch
 from fp8gemm.cli import arguments
 from fp8gemm.cli import bench as command
 from fp8gemm.cli import main as cli
+from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.lab.bench import graph, peers, timing
 from fp8gemm.lab.bench.report import Row, Shape, Table
@@ -106,9 +107,10 @@ def test_arguments() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the benchmark would run")
-def test_without_a_gpu_it_says_why_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--m", "1", "--nk", "128x128"]) == 2
-    assert "compute capability 9.0" in capsys.readouterr().out
+def test_without_a_gpu_it_says_why_and_exits_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--m", "1", "--nk", "128x128"]) == Exit.NO_GPU == 3
+    told = capsys.readouterr()
+    assert "compute capability 9.0" in told.err and not told.out
 
 
 def random_operands(m: int, n: int, k: int) -> peers.Operands:
@@ -193,10 +195,10 @@ def test_a_whole_run(
     path = tmp_path / "bench.json"
     arguments = ["--m", "16,128", "--nk", "128x256", "--warm-seconds", "0", "--json", str(path)]
 
-    assert cli.main(["bench", *arguments]) == (0 if ours_works else command.EXIT_FAILED)
+    assert cli.main(["bench", *arguments]) == (0 if ours_works else Exit.FAILED)
 
-    output = capsys.readouterr().out
-    assert "absent skipped: no_such_module cannot be imported" in output and "triton skipped" in output
+    output, reasons = capsys.readouterr()
+    assert "absent skipped: no_such_module cannot be imported" in reasons and "triton skipped" in output + reasons
     written = json.loads(path.read_text())
     assert written["gpu"] == "NVIDIA H200" and set(written["peers"]) == {peers.OURS, "right", "wrong"}
     assert [row["m"] for row in written["rows"]] == [16, 128]

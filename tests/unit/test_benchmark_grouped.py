@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fp8gemm.cli import bench as command
 from fp8gemm.cli import main as cli
+from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.errors import InputError
 from fp8gemm.integrations import deep_gemm
@@ -245,8 +246,8 @@ def test_a_run_over_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert few["touched"] == 2 and few["weight_bytes"] == 2 * 128 * 256
     assert few["sets"] == 4 and len(set(FakeStream.read[-4:])) == 4, "other groups in each call"
     assert any(label.startswith("grouped-columns-g3") for label in on_the_cpu)
-    text = capsys.readouterr().out
-    assert "deepgemm skipped: deep_gemm cannot be imported" in text
+    text, reasons = capsys.readouterr()
+    assert "deepgemm skipped: deep_gemm cannot be imported" in reasons
     assert "contiguous, speed relative to one product: worst 1.000 of 1, at least 0.9: met" in text
 
 
@@ -258,7 +259,7 @@ def test_a_run_over_one_part_alone(tmp_path: Path, on_the_cpu: list[str], monkey
     assert len(on_the_cpu) == 2
 
     monkeypatch.setattr(layers, "normal", lambda *arguments: 1 // 0)
-    assert run(path, "--only", cases.LAYER) == command.EXIT_FAILED
+    assert run(path, "--only", cases.LAYER) == Exit.FAILED
     (found,) = json.loads(path.read_text())["rows"]
     assert found["us"] == {} and found["failed"][layers.OURS].startswith("ZeroDivisionError")
 

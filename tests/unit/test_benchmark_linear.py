@@ -15,6 +15,7 @@ import torch
 from fp8gemm import nn
 from fp8gemm.cli import bench as command
 from fp8gemm.cli import main as cli
+from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import graph, host, linear, modes, peers, quantize, quantize_cases, suite, timing
@@ -156,7 +157,7 @@ def test_a_run_over_quantise_functions(
 
     broken = quantize_cases.Case("weight", "", lambda inputs: 1 // 0, lambda inputs: inputs.x)
     monkeypatch.setattr(quantize, "CASES", (*quantize_cases.CASES[:1], broken))
-    assert cli.main(["bench", *arguments, "--json", str(path)]) == command.EXIT_FAILED
+    assert cli.main(["bench", *arguments, "--json", str(path)]) == Exit.FAILED
     (row,) = json.loads(path.read_text())["rows"]
     assert list(row["us"]) == ["activation"]
     assert row["failed"]["weight"].startswith("ZeroDivisionError")

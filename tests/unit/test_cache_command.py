@@ -205,6 +205,9 @@ def test_clear_removes_what_is_ours(call: Call, call_json: CallJson, place: Path
     code, found = call_json("clear", "--yes")
     assert (code, found["count"], found["left"], found["foreign"]) == (0, 1, {}, [f"{name_of(2)}/notes"])
     assert [path.name for path in place.iterdir()] == [name_of(2)] and finds(place, 2)
+    code, out, _ = call("clear", "--yes")
+    assert code == 0 and "removed 0 kernels" in out
+    assert out.splitlines()[1] == f"  left alone: {name_of(2)}: not ours in it: {name_of(2)}/notes"
     (place / name_of(2) / "notes").unlink()
     assert call("clear", "--yes")[0] == 0 and list(place.iterdir()) == []
     assert call("clear")[0] == 0, "there is nothing to ask about"
@@ -284,3 +287,11 @@ def test_it_runs_without_torch_and_shows_no_bar_to_a_file(place: Path) -> None:
     assert done.returncode == 0 and done.stdout == f"{place}: writable, 2 kernels; 0 problems\n"
     assert "fp8gemm.cli.cache_report" in imported and "torch" not in imported
     assert [line for line in done.stderr.splitlines() if not line.startswith("import time:")] == []
+
+
+def test_export_writes_no_file_of_the_name_of_a_stream(
+    call: Call, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("export", "-")
+    assert code == 1 and not out and "expected the name of a file" in err and not (tmp_path / "-").exists()

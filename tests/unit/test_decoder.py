@@ -131,13 +131,16 @@ def test_steps() -> None:
     assert [step.kind for step in decoder.steps_of(prefill=0, batches=[1], context=2)] == [decoder.DECODE]
 
 
-def test_the_script_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("printed", [False, True])
+def test_the_script_on_the_cpu(printed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "decoder.json"
     sizes = "--layers 1 --hidden 512 --intermediate 512 --vocabulary 100 --heads 4 --kv-heads 4"
     steps = "--prefill 4 --batches 1 --context 4 --rounds 1 --measure-ms 1 --warm-seconds 0 --device cpu --seed 5"
-    assert load_script("decoder").main([*sizes.split(), *steps.split(), "--json", str(path)]) == 0
-    written = json.loads(path.read_text())
+    words = [*sizes.split(), *steps.split(), "--json", *([] if printed else [str(path)])]
+    assert load_script("decoder").main(words) == 0
+    out, err = capsys.readouterr()
+    written = json.loads(out if printed else path.read_text())
     assert [row["kind"] for row in written["rows"]] == ["prefill", "decode"]
     assert set(written["variants"]) == {"bf16", "fp8"} and written["seed"] == 5
     assert written["layer_bytes"]["fp8"] < 0.51 * written["layer_bytes"]["bf16"]
-    assert "GB in its layers" in capsys.readouterr().out
+    assert "GB in its layers" in (err if printed else out)

@@ -214,20 +214,20 @@ def test_what_is_no_dense_tensor_is_said_by_name(entry: str, name: str, what: st
 
 
 DTYPES: dict[str, tuple[str, Callable[[], Any]]] = {
-    "gemm": ("out_dtype", lambda: fp8gemm.gemm(**_gemm() | {"out": None}, out_dtype="bfloat16")),
-    "plan": ("out_dtype", lambda: _plan_of(out_dtype="bfloat16")),
-    "plan's c": ("c_dtype", lambda: _plan_of(c_dtype="float32")),
-    "grouped": ("out_dtype", lambda: fp8gemm.gemm_grouped(**_grouped() | {"out": None}, out_dtype="bfloat16")),
-    "masked": ("out_dtype", lambda: fp8gemm.gemm_masked(**_masked() | {"out": None}, out_dtype="bfloat16")),
+    "gemm": ("out_dtype", lambda: fp8gemm.gemm(**_gemm() | {"out": None}, out_dtype="half")),
+    "plan": ("out_dtype", lambda: _plan_of(out_dtype="half")),
+    "plan's c": ("c_dtype", lambda: _plan_of(c_dtype="half")),
+    "grouped": ("out_dtype", lambda: fp8gemm.gemm_grouped(**_grouped() | {"out": None}, out_dtype="half")),
+    "masked": ("out_dtype", lambda: fp8gemm.gemm_masked(**_masked() | {"out": None}, out_dtype="half")),
     "a list": ("out_dtype", lambda: fp8gemm.gemm(**_gemm() | {"out": None}, out_dtype=[BF16])),
     "a subclass": (
         "out_dtype",
-        lambda: fp8gemm.gemm(**_gemm() | {"out": None, "b": Wrapped(_gemm()["b"])}, out_dtype="bfloat16"),
+        lambda: fp8gemm.gemm(**_gemm() | {"out": None, "b": Wrapped(_gemm()["b"])}, out_dtype="half"),
     ),
-    "layer": ("dtype", lambda: Fp8Linear(K, N, dtype="bfloat16")),
+    "layer": ("dtype", lambda: Fp8Linear(K, N, dtype="half")),
     "forward_quantized": (
         "out_dtype",
-        lambda: Fp8Linear(K, N).forward_quantized(*fp8gemm.quantize_activation(_x(M, K)), out_dtype="bfloat16"),
+        lambda: Fp8Linear(K, N).forward_quantized(*fp8gemm.quantize_activation(_x(M, K)), out_dtype="half"),
     ),
 }
 
@@ -238,7 +238,7 @@ def _plan_of(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "call"), DTYPES.values(), ids=DTYPES)
-def test_the_name_of_a_dtype_is_no_dtype(name: str, call: Callable[[], Any]) -> None:
+def test_what_names_no_dtype_is_refused(name: str, call: Callable[[], Any]) -> None:
     with pytest.raises(InputError, match=f"^{name}: expected one of torch.bfloat16.*got .*no torch.dtype"):
         call()
 

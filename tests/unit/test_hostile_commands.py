@@ -147,7 +147,7 @@ def test_an_option_without_end_is_quoted_in_few_characters(words: list[str]) -> 
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(["demo", "--m", "1", "--nk", "256x256"], 1), (["bench"], 2), (["tune"], 2)],
+    [(["demo", "--m", "1", "--nk", "256x256"], 1), (["bench"], 3), (["tune"], 3)],
 )
 def test_commands_that_need_torch_say_so_in_one_line(words: list[str], code: int) -> None:
     done = attacked(*words, startup=NO_TORCH)

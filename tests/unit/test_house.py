@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MAY_IMPORT: dict[str, set[str]] = {
     "quoting": set(),
     "frozen": set(),
+    "writing": set(),
+    "installed": set(),
     "errors": set(),
     "reading": {"errors"},
     "settings": {"errors"},
@@ -34,24 +36,27 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("errors", "settings", "scales", "sizes"),
     },
     "nn": {"products", "routing", "checks", "errors", "scales", "sizes"},
-    "integrations": {"nn", "products", "checks", "driver", "errors", "scales", "settings", "sizes"},
+    "integrations": {
+        *("nn", "products", "checks", "driver"),
+        *("errors", "installed", "scales", "settings", "sizes"),
+    },
     "ahead": {"nn", "kernels", "jit", "cache", "tuning", "errors", "settings", "sizes"},
     "fp8gemm": {"ahead", "nn", "products", "ops", "tuning", "jit", "errors", "scales"},
     "lab": {
         *("fp8gemm", "nn", "products", "kernels", "reference", "jit", "tuning", "driver"),
-        *("errors", "settings", "scales", "sizes"),
+        *("errors", "installed", "settings", "scales", "sizes"),
     },
     "cli": {
         *("fp8gemm", "lab", "ahead", "kernels", "jit", "cache", "tuning", "driver"),
-        *("errors", "settings", "sizes"),
+        *("errors", "installed", "settings", "sizes"),
     },
     "__main__": {"cli"},
 }
 """The rooms of the house from its cellar up, and those below that each may enter. "fp8gemm" is the package's own
 module, with the public names."""
 
-EVERYWHERE = {"frozen", "reading", "quoting"}
-"""How every room makes its dataclasses, reads files, and shows in messages what came."""
+EVERYWHERE = {"frozen", "reading", "writing", "quoting"}
+"""How every room makes its dataclasses, reads and writes files, and shows in messages what came."""
 
 PACKAGE = ROOT / "fp8gemm"
 

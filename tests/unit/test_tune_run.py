@@ -18,6 +18,7 @@ from torch import Tensor
 from fp8gemm import settings
 from fp8gemm.cli import main as cli
 from fp8gemm.cli import tune as command
+from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.jit.build import build
@@ -36,7 +37,7 @@ SHAPE = Shape(200, 512, 256)
 
 def test_without_a_hopper_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(device, "diagnose", lambda index: Diagnosis(DeviceStatus.NO_GPU, "there is none"))
-    assert cli.main(["tune", "--random", "2", "--json"]) == 2
+    assert cli.main(["tune", "--random", "2", "--json"]) == Exit.NO_GPU
     out, err = capsys.readouterr()
     assert out == "" and err == "tune: there is none\n"
 

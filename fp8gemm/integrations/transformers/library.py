@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fp8gemm.errors import UnsupportedError
+from fp8gemm.installed import installed_version
 
 OLDEST = (5, 17)
 """The oldest release that the tests ran with. Before 5.0 its FP8 module could not be imported without Triton."""
@@ -22,10 +22,9 @@ def library_module(name: str) -> Any:
         UnsupportedError: transformers is missing or older than `OLDEST`.
     """
     needed = ".".join(map(str, OLDEST))
-    try:
-        found = version("transformers")
-    except PackageNotFoundError:
-        raise UnsupportedError(f"transformers: expected {needed} or newer, got none; {_INSTALL}") from None
+    found = installed_version("transformers")
+    if found is None:
+        raise UnsupportedError(f"transformers: expected {needed} or newer, got none; {_INSTALL}")
     if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST:
         raise UnsupportedError(f"transformers: expected {needed} or newer, got {found}; {_INSTALL}")
     return import_module(f"transformers.{name}")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fp8gemm.errors import InputError, UnsupportedError
+from fp8gemm.installed import installed_version
 from fp8gemm.nn import Fp8Linear, convert
 from fp8gemm.reading import Kind, read_lines
 
@@ -34,7 +35,7 @@ def find_model_folder(given: Path | None = None) -> Path:
         InputError: `given` lacks one of its files.
         UnsupportedError: nothing is given and the package is not installed, or transformers is not.
     """
-    if importlib.util.find_spec("transformers") is None:
+    if installed_version("transformers") is None:
         raise UnsupportedError("expected transformers, which is not installed; `pip install 'fp8gemm[hf]'` brings it")
     if given is None:
         spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))

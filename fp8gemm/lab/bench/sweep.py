@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from fp8gemm.lab.bench.summary import Statement
+from fp8gemm.writing import write_text
 
 
 class Measured(Protocol):
@@ -87,8 +88,7 @@ class Sweep(Generic[S, R]):
     def write(self) -> None:
         """Write what there is so far."""
         if self.json_path is not None:
-            self.json_path.parent.mkdir(parents=True, exist_ok=True)
-            self.json_path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+            write_text(self.json_path, json.dumps(self.as_json(), indent=1) + "\n")
 
     def as_json(self) -> dict[str, Any]:
         """The heading, the summaries and the rows; left-out shapes where there are any."""

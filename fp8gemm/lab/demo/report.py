@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.lab.demo.check import Check
+from fp8gemm.quoting import counted
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config
 
@@ -152,7 +153,7 @@ class Summary:
         checks = f"{self.passed} of {self.passed + self.failed}" if self.failed else str(self.passed)
         where = f"in {', '.join(self.cache)}" if self.cache else "this process's memory alone"
         return (
-            f"{checks} checks passed, {self.compiled} kernels compiled, {self.from_cache} from the cache; "
+            f"{checks} checks passed, {counted(self.compiled, 'kernel')} compiled, {self.from_cache} from the cache; "
             f"the cache is {where}"
         )
 

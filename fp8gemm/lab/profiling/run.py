@@ -26,6 +26,7 @@ from fp8gemm.lab.profiling.timeline import Timeline
 from fp8gemm.lab.profiling.trace import summarise
 from fp8gemm.lab.profiling.traced import TracedKernel
 from fp8gemm.tuning.hopper import Chip
+from fp8gemm.writing import write_text
 
 _ROOT = Path(__file__).resolve().parents[3]
 _LAUNCHES_BEFORE = 3
@@ -63,8 +64,8 @@ class Subject:
         ctas = self.kernel.grid(self.kernel.problem.m)
         return f"{self.shape} under {self.kernel.config.label} on {device_info(0).name}, {ctas} CTAs"
 
-    def measure(self, seconds: float, path: Path | None) -> None:
-        """Load for so long, then counters; print a table of each, and write both to `path`."""
+    def measure(self, seconds: float) -> dict[str, Any]:
+        """Load for so long, then counters; print a table of each. Both as JSON."""
         expected = self._expected()
         run = sustain(self.kernel, self.chip, _generator(), seconds=seconds)
         lines = list(table.sustained_lines(self.kernel.problem, run, expected))
@@ -74,9 +75,8 @@ class Subject:
         print(f"\none launch under ncu\n{table.render(counted) if counted else read.problem}", flush=True)
         if read.values and read.missing:
             print(f"not told by this ncu: {', '.join(read.missing)}")
-        if path is not None:
-            figures = {"sustained": table.as_json(lines), "counters": table.as_json(counted)}
-            _write(path, {**self._heading(), **figures, "metrics": read.values, "problem": read.problem}, indent=1)
+        figures = {"sustained": table.as_json(lines), "counters": table.as_json(counted)}
+        return {**self._heading(), **figures, "metrics": read.values, "problem": read.problem}
 
     def trace(self, cta: int, path: Path | None) -> tuple[Timeline, bool]:
         """Record one CTA's roles, print how they spent their time, write the trace to `path`.
@@ -114,7 +114,7 @@ class Subject:
         for role, count in recording.dropped.items():
             print(f"{role}: {count} marks found no room and are missing")
         if path is not None:
-            _write(path, timeline.as_json())
+            write_text(path, json.dumps(timeline.as_json()) + "\n")
         same = torch.equal(out.view(torch.uint8), wanted.view(torch.uint8))
         print(f"result of the instrumented kernel: {'that' if same else 'NOT THAT'} of the normal one, byte for byte")
         return timeline, same
@@ -139,8 +139,3 @@ class Subject:
 
 def _generator() -> torch.Generator:
     return torch.Generator(DEVICE).manual_seed(0)
-
-
-def _write(path: Path, result: dict[str, Any], *, indent: int | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=indent) + "\n")

@@ -7,9 +7,8 @@ have.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,24 +88,31 @@ def plan_grouped(
     return found
 
 
-def run_grouped(work: Sequence[GroupedWork], tuner: Tuner, heading: dict[str, Any], options: argparse.Namespace) -> int:
-    """Measure and print. How many candidates failed."""
-    rows = list(_measure(work, tuner, heading["seed"], options))
-    summary = report.Summary.of([row for _, row in rows])
-    if options.json:
-        as_json = report.as_json([row for _, row in rows], summary)
-        for found, (each, row) in zip(as_json["rows"], rows, strict=True):
-            found |= {"layout": each.problem.grouping.value, "groups": each.problem.groups, "us": row.us}
-        print(json.dumps({**heading, **as_json, "left_out": len(work) - len(rows)}, indent=1))
-    else:
-        print(f"\n{summary}")
-        if len(rows) < len(work):
-            print(f"{len(work) - len(rows)} sizes of groups left out, the budget was used up")
-    return summary.failed
+def run_grouped(
+    work: Sequence[GroupedWork],
+    tuner: Tuner,
+    seed: int,
+    *,
+    budget_seconds: float | None,
+    emit: Callable[[str], None],
+) -> tuple[report.Summary, dict[str, Any]]:
+    """Measure, and emit a line for each size of groups as soon as it is there; what came of all, and the same as JSON.
+
+    No further one is begun after ``budget_seconds``.
+    """
+    rows = list(_measure(work, tuner, seed, budget_seconds, emit))
+    summary, left_out = report.Summary.of([row for _, row in rows]), len(work) - len(rows)
+    emit(f"\n{summary}")
+    if left_out:
+        emit(f"{left_out} sizes of groups left out, the budget was used up")
+    as_json = report.as_json([row for _, row in rows], summary)
+    for found, (each, row) in zip(as_json["rows"], rows, strict=True):
+        found |= {"layout": each.problem.grouping.value, "groups": each.problem.groups, "us": row.us}
+    return summary, {**as_json, "left_out": left_out}
 
 
 def _measure(
-    work: Sequence[GroupedWork], tuner: Tuner, seed: int, options: argparse.Namespace
+    work: Sequence[GroupedWork], tuner: Tuner, seed: int, budget_seconds: float | None, emit: Callable[[str], None]
 ) -> Iterator[tuple[GroupedWork, Row]]:
     """Each size of groups that the budget allows, printed as soon as it is there."""
     from fp8gemm.kernels.catalogue import kernel_request
@@ -115,17 +121,15 @@ def _measure(
 
     requests = [[kernel_request(each.problem, config) for config in each.candidates.values()] for each in work]
     start = time.monotonic()
-    if not options.json:
-        print(f"{'layout':<10} {'groups':>6} {report.header()}")
+    emit(f"{'layout':<10} {'groups':>6} {report.header()}")
     with Ahead(request for some in requests for request in some) as ahead:
         for each, wanted in zip(work, requests, strict=True):
-            if options.budget_seconds is not None and time.monotonic() - start > options.budget_seconds:
+            if budget_seconds is not None and time.monotonic() - start > budget_seconds:
                 return
             ahead.wait(wanted)
             problem = each.problem
             sizes = random_sizes(problem.groups, problem.m, seed)
             measured = measure_grouped(tuner, problem, list(each.candidates.values()), sizes)
             row = Row(each.shape, measured.us, {}, measured.failed, each.choice, each.choice)
-            if not options.json:
-                print(f"{problem.grouping.value:<10} {problem.groups:>6} {report.line(row)}", flush=True)
+            emit(f"{problem.grouping.value:<10} {problem.groups:>6} {report.line(row)}")
             yield each, row

@@ -13,7 +13,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.quoting import quoted, quoted_path
 from fp8gemm.reading import Kind, read_json
-from fp8gemm.tuning.table import replace_text
+from fp8gemm.writing import write_text
 
 _MUST_AGREE = ("gpu", "chip", "num_sms", "static_weights")
 """What the heading of a file must share with the run that adds to it: times of other chips, or of another kind of
@@ -112,7 +112,7 @@ class Results:
             # A row a line: a thousand shapes remain readable, and comparable.
             rows = ",\n".join(f"  {json.dumps(row.as_json())}" for row in self._rows.values())
             text = json.dumps(self._heading, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n'
-            replace_text(self._path, text)
+            write_text(self._path, text)
 
 
 def recorded_seed(path: Path | None) -> int | None:

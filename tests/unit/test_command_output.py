@@ -1,0 +1,71 @@
+"""Where commands tell what, and with which code they end: the same of every one, and of the scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fp8gemm.cli import main as cli
+from fp8gemm.cli import profile
+from fp8gemm.cli.exits import Exit
+from fp8gemm.driver import device
+from fp8gemm.driver.device import DeviceStatus, Diagnosis
+from tests.scripts import load_script
+
+DOCUMENTED = {
+    "demo": ["demo", "--m", "1", "--nk", "128x128"],
+    "info": ["info"],
+    "explain": ["explain", "64", "256", "512"],
+    "warmup --list": ["warmup", "--nk", "128x128", "--max-m", "8", "--list"],
+    "warmup --check": ["warmup", "--quantizers", "128", "--check"],
+    "cache ls": ["cache", "ls"],
+    "cache verify": ["cache", "verify"],
+    "cache clear": ["cache", "clear", "--yes"],
+}
+"""Commands that have something to tell without a GPU."""
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_json_is_all_of_standard_output_or_goes_to_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FP8GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    code = cli.main([*DOCUMENTED[name], "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    file = tmp_path / "new" / "out.json"
+    assert cli.main([*DOCUMENTED[name], "--json", str(file)]) == code
+    told, written = capsys.readouterr().out, json.loads(file.read_text())
+    assert told and not told.startswith(("{", "[")), "people are told the same as ever"
+    assert type(written) is type(printed) and (isinstance(written, list) or written.keys() == printed.keys())
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "diagnose", lambda index=0: Diagnosis(DeviceStatus.NO_GPU, "no GPU here"))
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("words", [["bench"], ["tune"]])
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_without_a_gpu_a_command_that_needs_one_ends_with_3(
+    words: list[str], more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*words, *more]) == 3
+    told = capsys.readouterr()
+    assert not told.out and told.err == f"{words[0]}: no GPU here\n"
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("name", ["profile", "decoder", "coldstart", "compare_headers", "release_order"])
+def test_without_a_gpu_a_script_that_needs_one_ends_with_3(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {"profile": ["64x128x128"], "compare_headers": ["--headers", "old=."]}.get(name, [])
+    monkeypatch.setattr(sys, "argv", [name, *words, "--json"])
+    main = profile.main if name == "profile" else load_script(name).main
+    assert main() == Exit.NO_GPU
+    told = capsys.readouterr()
+    assert not told.out and told.err == f"{name}: no GPU here\n"
