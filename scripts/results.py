@@ -35,8 +35,8 @@ from result_tables.markdown import Result  # noqa: E402
 from fp8gemm.errors import UnsupportedError  # noqa: E402
 
 PAGES = (
-    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/numerics.md"),
-    *("docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
+    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/mutations.md"),
+    *("docs/numerics.md", "docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
 )
 RESULTS = "docs/results"
 EXIT_FAILED = 1
@@ -138,6 +138,7 @@ SECTIONS = {
     ),
     "gates": Section("gates-h200.json", checks.gates, "tests/gpu/test_sweep.py"),
     "mutations": Section("mutations-h200.json", checks.mutations, "the mutation tests"),
+    "mutations_summary": Section("mutations-h200.json", checks.mutations_summary, "the mutation tests"),
     "faults": Section("faults-h200.json", checks.faults, "the fault tests"),
     "sanitize": Section("sanitize-h200.json", checks.sanitize, "scripts/sanitize.py --json"),
     "stress": Section("stress-h200.json", checks.stress, "the stress test"),
