@@ -72,7 +72,8 @@ def test_what_is_broken_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# One, `two` and three\n[a](page.md) [b](#one-two-and-three) [c](gone.md) [d](#four) [e](page.md#five)\n"
-        "`fp8gemm/errors.py` `mainloop/load.cuh` `errors.py` `fp8gemm/families/dense.py` `jit/store.py::x` `benchmark/`\n"
+        "`fp8gemm/errors.py` `mainloop/load.cuh` `errors.py`\n"
+        "`fp8gemm/families/dense.py` `jit/store.py::x` `benchmark/`\n"
         "[f](https://example.org/x.md)\n```\n[g](gone.md) `gone.py`\n```\n"
     )
     assert list(broken_links(page)) == ["gone.md", "#four", "page.md#five"]
