@@ -27,6 +27,7 @@ from fp8gemm.cli.bench import EXIT_NO_DEVICE  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.kernels.catalogue import kernel_request  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 from fp8gemm.tuning.problem import Problem  # noqa: E402
 from fp8gemm.tuning.select import enumerate_configs  # noqa: E402
 
@@ -193,7 +194,7 @@ def main() -> int:
         print(f"coldstart: {diagnosis.message}", file=sys.stderr)
         return EXIT_NO_DEVICE
     result = measure(options.shape, options.repeats)
-    print(json.dumps(result) if options.json else "\n".join(lines(result)))
+    print(json.dumps({**result, **provenance()}) if options.json else "\n".join(lines(result)))
     return 0
 
 

@@ -29,10 +29,12 @@ from result_plots import linear as linear_plot  # noqa: E402
 from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import accuracy, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
+from result_tables import accuracy, ages, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.errors import UnsupportedError  # noqa: E402
+from fp8gemm.jit.headers import include_dir  # noqa: E402
+from fp8gemm.lab.provenance import headers_hash  # noqa: E402
 
 PAGES = (
     *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/mutations.md"),
@@ -258,7 +260,11 @@ def main() -> int:
     """Redraw, or with ``--check`` compare; 1 if a page or plot is out of date or cannot be drawn."""
     parser = argparse.ArgumentParser(description="Draw the tables and plots of README.md and docs/ from docs/results.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
+    parser.add_argument("--ages", action="store_true", help="list which results are of other headers than these")
     options = parser.parse_args()
+    if options.ages:
+        print("\n".join(ages.lines(list(ages.ages(ROOT / RESULTS, headers_hash(include_dir()))))))
+        return 0
     complaints = []
     if not options.check:
         try:

@@ -30,6 +30,7 @@ from sanitize_limits import CLIPPED_STORE, JUDGED, MISJUDGED, Limitation  # noqa
 from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 
 TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
 CLEAN = "clean"
@@ -174,7 +175,7 @@ def report(findings: Sequence[Finding], gpu: str) -> str:
     """The result file."""
     rows = [{name: value for name, value in asdict(each).items() if name != "detail"} for each in findings]
     today = datetime.date.today().isoformat()
-    return json.dumps({"gpu": gpu, "date": today, "findings": rows, "limits": LIMITS}, indent=1) + "\n"
+    return json.dumps({"gpu": gpu, "date": today, **provenance(), "findings": rows, "limits": LIMITS}, indent=1) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

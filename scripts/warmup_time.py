@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 from fp8gemm.cli.arguments import parse_m, parse_positive  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.lab.bench.modes import processor_name  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 
 MODEL = ROOT / "tests" / "data" / "configs" / "deepseek-v3.json"
 RANKS = ([1], [8], [1, 8])
@@ -104,6 +105,7 @@ def result(runs: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "nvrtc": nvrtc_version(),
+        **provenance(),
         "repeats": repeats,
         "limits": LIMITS,
         "runs": list(runs),

@@ -17,6 +17,7 @@ from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Sweep
+from fp8gemm.lab.provenance import provenance
 
 if TYPE_CHECKING:
     import torch
@@ -166,6 +167,7 @@ def run(options: argparse.Namespace) -> int:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "driver_cuda": device.driver_version,
+        **provenance(),
         "seed": seed,
         **mode.heading,
     }
