@@ -42,6 +42,7 @@ from fp8gemm.lab.accuracy.products import Operands, Product, available_products 
 from fp8gemm.lab.accuracy.report import Report, Row, Verdict, header, line  # noqa: E402
 from fp8gemm.lab.bench.report import Shape  # noqa: E402
 from fp8gemm.lab.demo.target import Target, find_target  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
 from tests.numerics import Gate, check  # noqa: E402
 
@@ -208,6 +209,7 @@ def _machine(device: str, target: Target) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "version": __version__,
+        **provenance(),
     }
 
 

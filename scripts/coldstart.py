@@ -27,6 +27,7 @@ from fp8gemm.cli.output import add_json, note, tell, tell_json  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.kernels.catalogue import kernel_request  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 from fp8gemm.tuning.problem import Problem  # noqa: E402
 from fp8gemm.tuning.select import enumerate_configs  # noqa: E402
 
@@ -194,7 +195,7 @@ def main() -> int:
         return Exit.NO_GPU
     result = measure(options.shape, options.repeats)
     tell(options, "\n".join(lines(result)))
-    tell_json(options, result)
+    tell_json(options, {**result, **provenance()})
     return Exit.DONE
 
 

@@ -32,6 +32,7 @@ from fp8gemm.cli.output import add_json, apart, note, prints_json, tell, tell_js
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 from tests.mutations import tree  # noqa: E402
 
 NEW, DEEP_GEMM = "new", "deepgemm"
@@ -134,7 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--headers", action="append", required=True, metavar="NAME=DIR", help="others, to compare with")
     add_json(parser, ", again after each product")
-    parser.add_argument("--commit", default="", help="of these headers, for the file")
+    parser.add_argument("--commit", help="of these headers, where git cannot tell")
     parser.add_argument("--only", action="append", metavar="TEXT", help="products whose name has this text, or another")
     parser.add_argument("--seconds", type=float, default=540.0, help="begin none after this many")
     options = parser.parse_args()
@@ -154,7 +155,7 @@ def main() -> int:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "nvrtc": nvrtc_version(),
-        "commit": options.commit,
+        **provenance(options.commit, include=tree.INCLUDE),
         "rows": rows,
     }
     for product in wanted:

@@ -45,6 +45,7 @@ from fp8gemm.lab.bench.decoder_model import (  # noqa: E402
 )
 from fp8gemm.lab.bench.graph import Rounds  # noqa: E402
 from fp8gemm.lab.bench.sweep import Sweep  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 
 GB = 1e9
 
@@ -153,6 +154,7 @@ def _heading(rounds: int, seed: int, shape: DecoderShape) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        **provenance(),
         "method": METHOD.format(rounds=rounds),
         "pdl": settings.current().pdl,
         "seed": seed,

@@ -34,6 +34,7 @@ from fp8gemm.cli.output import add_json, apart, note, prints_json, tell_json  # 
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.kernels.loaded import device_chip  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 from tests.clogged import FAMILIES, graphs_of  # noqa: E402
 from tests.launches import Played, play  # noqa: E402
 from tests.mutations import tree  # noqa: E402
@@ -124,16 +125,6 @@ def total(rows: Sequence[Row]) -> str:
     return f"{sum(row['wrong'] for row in rows)} wrong of {sum(row['launches'] for row in rows)}"
 
 
-def commit_here() -> str:
-    """Of the checkout; "unknown" without git."""
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
 def use_headers(include: Path, directory: Path) -> None:
     """Compile a copy of these headers, into a cache beside it."""
     copy = directory / "include"
@@ -210,7 +201,7 @@ def _count(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "nvrtc": nvrtc_version(),
-        "commit": options.commit or commit_here(),
+        **provenance(options.commit),
         "seed": seed,
     }
 

@@ -29,16 +29,18 @@ from result_plots import linear as linear_plot  # noqa: E402
 from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import accuracy, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
+from result_tables import accuracy, ages, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.errors import UnsupportedError  # noqa: E402
+from fp8gemm.jit.headers import include_dir  # noqa: E402
+from fp8gemm.lab.provenance import headers_hash  # noqa: E402
 from fp8gemm.writing import write_text  # noqa: E402
 
 PAGES = (
-    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/numerics.md"),
-    *("docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
+    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/mutations.md"),
+    *("docs/numerics.md", "docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
 )
 RESULTS = "docs/results"
 
@@ -139,6 +141,7 @@ SECTIONS = {
     ),
     "gates": Section("gates-h200.json", checks.gates, "tests/gpu/test_sweep.py"),
     "mutations": Section("mutations-h200.json", checks.mutations, "the mutation tests"),
+    "mutations_summary": Section("mutations-h200.json", checks.mutations_summary, "the mutation tests"),
     "faults": Section("faults-h200.json", checks.faults, "the fault tests"),
     "sanitize": Section("sanitize-h200.json", checks.sanitize, "scripts/sanitize.py --json"),
     "stress": Section("stress-h200.json", checks.stress, "the stress test"),
@@ -258,7 +261,11 @@ def main() -> int:
     """Redraw, or with ``--check`` compare; 1 if a page or plot is out of date or cannot be drawn."""
     parser = argparse.ArgumentParser(description="Draw the tables and plots of README.md and docs/ from docs/results.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
+    parser.add_argument("--ages", action="store_true", help="list which results are of other headers than these")
     options = parser.parse_args()
+    if options.ages:
+        print("\n".join(ages.lines(list(ages.ages(ROOT / RESULTS, headers_hash(include_dir()))))))
+        return 0
     complaints = []
     if not options.check:
         try:

@@ -33,6 +33,7 @@ from fp8gemm.cli.output import add_json, json_file, note, tell, tell_json  # noq
 from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 
 TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
 CLEAN = "clean"
@@ -177,7 +178,7 @@ def report(findings: Sequence[Finding], gpu: str) -> dict[str, Any]:
     """The result."""
     rows = [{name: value for name, value in asdict(each).items() if name != "detail"} for each in findings]
     today = datetime.date.today().isoformat()
-    return {"gpu": gpu, "date": today, "findings": rows, "limits": LIMITS}
+    return {"gpu": gpu, "date": today, **provenance(), "findings": rows, "limits": LIMITS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,6 +30,7 @@ from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.cli.output import add_json, apart, tell_json  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.lab.bench.modes import processor_name  # noqa: E402
+from fp8gemm.lab.provenance import provenance  # noqa: E402
 
 MODEL = ROOT / "tests" / "data" / "configs" / "deepseek-v3.json"
 RANKS = ([1], [8], [1, 8])
@@ -106,6 +107,7 @@ def result(runs: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "nvrtc": nvrtc_version(),
+        **provenance(),
         "repeats": repeats,
         "limits": LIMITS,
         "runs": list(runs),

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from fp8gemm.lab.provenance import provenance
 from fp8gemm.writing import write_text
 from tests.gpu.faults.runner import PASSED, Outcome, run, table
 from tests.gpu.faults.table import ROOT, Fault, functions
@@ -224,7 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for each in failed:
         print(f"\nfault {each.fault.number}, {each.fault.what}: {each.result}\n{each.detail}", file=sys.stderr)
     if options.json:
-        report = {"date": datetime.date.today().isoformat(), "machine": "no GPU", "faults": _rows(outcomes)}
+        today = datetime.date.today().isoformat()
+        report = {"date": today, "machine": "no GPU", **provenance(), "faults": _rows(outcomes)}
         write_text(options.json, json.dumps(report, indent=1) + "\n")
     return int(bool(failed))
 

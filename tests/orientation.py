@@ -18,11 +18,11 @@ from fp8gemm.tuning.table import Tables
 def choose_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on grouped products are computed in the swapped orientation, wherever that is possible."""
 
-    usual = loaded._best
+    chosen = loaded._best
 
     def best(problem: AnyProblem, chip: Chip, device_index: int, programmatic: bool, tables: Tables) -> Any:
         if not isinstance(problem, GroupedProblem):
-            return usual(problem, chip, device_index, programmatic, tables)
+            return chosen(problem, chip, device_index, programmatic, tables)
         ranked = ranked_grouped(replace(problem, m=1), chip)
         config = next((each for each in ranked if isinstance(each, SwapAbConfig)), ranked[0])
         return loaded._key(problem, config, chip, device_index, programmatic)

@@ -18,6 +18,7 @@ from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Sweep
+from fp8gemm.lab.provenance import provenance
 
 if TYPE_CHECKING:
     import torch
@@ -173,6 +174,7 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> tuple[Sweep[Any
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "driver_cuda": device.driver_version,
+        **provenance(),
         "seed": seed,
         **mode.heading,
     }

@@ -115,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from fp8gemm.kernels.loaded import device_chip
+    from fp8gemm.lab.provenance import provenance
     from fp8gemm.lab.tune.measure import Tuner
 
     seed = recorded_seed(options.results) if options.seed is None else options.seed
@@ -127,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "driver_cuda": device.driver_version,
+        **provenance(),
         "method": METHOD.format(rounds=options.rounds, measure_ms=options.measure_ms),
         "seed": seed,
         "static_weights": options.static_weights,

@@ -74,7 +74,7 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
         raise InputError(f"expected timings of {', '.join(candidates)}, got {', '.join(unknown) or 'none'}")
     heading = {"gpu": gpus[0]} | {
         key: "; ".join(dict.fromkeys(str(result.get(key, "unknown")) for result in results))
-        for key in ("date", "torch", "method")
+        for key in ("date", "torch", "commit", "headers", "method")
     }
     return Sweep(heading, tuple(rows), unknown)
 

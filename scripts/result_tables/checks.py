@@ -11,6 +11,8 @@ from result_tables.markdown import MISSING, Result, duration, limit, small, sour
 CAUGHT, NOT_OBSERVABLE = "caught", "not observable"
 CLEAN = "clean"
 
+Rows = list[dict[str, Any]]
+
 
 def gates(result: Result) -> list[str]:
     """Gate by data and output: the worst figure of its limit, and the case that came closest."""
@@ -32,14 +34,8 @@ def gates(result: Result) -> list[str]:
 
 def mutations(result: Result) -> list[str]:
     """Which test caught each mutant and how; those that cannot be observed, with the reason."""
-    mutants = result["mutants"]
-    caught = [mutant for mutant in mutants if mutant["result"] == CAUGHT]
-    unobservable = [mutant for mutant in mutants if mutant["result"] == NOT_OBSERVABLE]
-    others = [mutant for mutant in mutants if mutant["result"] not in (CAUGHT, NOT_OBSERVABLE)]
-    # A control changes nothing, and shows that it is the change that the tests notice.
-    controls, missed = [each for each in others if not each["files"]], [each for each in others if each["files"]]
-    total = len(mutants) - len(controls)
-    lines = [source(result, f"{len(caught)} of {total} mutants caught, {len(unobservable)} not observable"), ""]
+    caught, unobservable, missed, controls = _judged(result["mutants"])
+    lines = [*mutations_summary(result), ""]
     lines += table(
         ["mutant", "what it changes", "caught by", "how"],
         [[each["name"], each["what"], _text(each["caught_by"]), _text(each["how"])] for each in caught],
@@ -53,6 +49,26 @@ def mutations(result: Result) -> list[str]:
     if controls:
         lines += ["", "Controls: " + "; ".join(f"{each['what']}: {each['result']}" for each in controls) + "."]
     return lines
+
+
+def mutations_summary(result: Result) -> list[str]:
+    """How many were caught, in one line."""
+    caught, unobservable, missed, _ = _judged(result["mutants"])
+    total = len(caught) + len(unobservable) + len(missed)
+    return [source(result, f"{len(caught)} of {total} mutants caught, {len(unobservable)} not observable")]
+
+
+def _judged(mutants: Rows) -> tuple[Rows, Rows, Rows, Rows]:
+    """Caught, not observable, missed, and controls, which change nothing and show that tests notice the change."""
+    caught = [mutant for mutant in mutants if mutant["result"] == CAUGHT]
+    unobservable = [mutant for mutant in mutants if mutant["result"] == NOT_OBSERVABLE]
+    others = [mutant for mutant in mutants if mutant["result"] not in (CAUGHT, NOT_OBSERVABLE)]
+    return (
+        caught,
+        unobservable,
+        [each for each in others if each["files"]],
+        [each for each in others if not each["files"]],
+    )
 
 
 def faults(result: Result) -> list[str]:

@@ -10,12 +10,16 @@ from typing import Any
 
 import torch
 
+from fp8gemm.lab.provenance import provenance
+from tests.mutations import tree
+
 
 def write_report(name: str, device: torch.device, **content: Any) -> None:
-    """Write ``name`` with the GPU, the date and this content, as JSON."""
+    """Write ``name`` with the GPU, the date, the code and this content, as JSON."""
     directory = os.environ.get("FP8GEMM_TEST_REPORT_DIR")
     if not directory:
         return
-    report = {"gpu": torch.cuda.get_device_name(device), "date": datetime.date.today().isoformat(), **content}
+    made = {"gpu": torch.cuda.get_device_name(device), "date": datetime.date.today().isoformat()}
+    report = {**made, **provenance(include=tree.INCLUDE), **content}
     Path(directory).mkdir(parents=True, exist_ok=True)
     Path(directory, name).write_text(json.dumps(report, indent=1) + "\n")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
+from fp8gemm.lab.provenance import provenance
 from tests.scripts import load_script
 
 SHAPE = (4096, 7168, 2048)
@@ -78,6 +79,8 @@ def test_the_object_that_is_printed(script, monkeypatch, capsys) -> None:
         "read_ms_max": 0.75,
         "nvrtc_opened_when_warm": False,
         "bindings_came_with_torch": True,
+        **provenance(),
+        **provenance(),
     }
 
 

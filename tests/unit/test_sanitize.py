@@ -218,7 +218,7 @@ def test_report_and_exit_code(
     path = on_hopper(script)
     assert sanitize.main(["--quick", "--json", str(path)]) == code
     found = json.loads(path.read_text())
-    assert set(found) == {"gpu", "date", "findings", "limits"} and found["gpu"] == "NVIDIA H200"
+    assert set(found) == {"gpu", "date", "commit", "headers", "findings", "limits"} and found["gpu"] == "NVIDIA H200"
     assert all(set(each) == {"tool", "kernel", "shape", "status"} for each in found["findings"])
     assert {each["tool"] for each in found["findings"]} == set(sanitize.TOOLS)
     assert (code == 0) == all(each["status"] == "clean" for each in found["findings"])

@@ -1,1 +1,4 @@
-"""``fp8gemm demo``: the whole path on the machine at hand, checked and timed. See ``command``."""
+"""``fp8gemm demo``: the whole path on the machine at hand, checked and timed.
+
+`fp8gemm.cli.demo` is the command.
+"""

@@ -25,6 +25,7 @@ from fp8gemm.lab.profiling.sustained import call_of, operand_sets, operands_of, 
 from fp8gemm.lab.profiling.timeline import Timeline
 from fp8gemm.lab.profiling.trace import summarise
 from fp8gemm.lab.profiling.traced import TracedKernel
+from fp8gemm.lab.provenance import provenance
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.writing import write_text
 
@@ -134,7 +135,8 @@ class Subject:
 
     def _heading(self) -> dict[str, Any]:
         today = datetime.date.today().isoformat()
-        return {"gpu": device_info(0).name, "date": today, "shape": self.shape, "config": self.kernel.config.label}
+        what = {"shape": self.shape, "config": self.kernel.config.label}
+        return {"gpu": device_info(0).name, "date": today, **provenance(), **what}
 
 
 def _generator() -> torch.Generator:

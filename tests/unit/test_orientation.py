@@ -1,0 +1,26 @@
+"""`tests.orientation.choose_swapped`: what GPU tests of grouped products in the swapped orientation rest on."""
+
+from __future__ import annotations
+
+import pytest
+
+from fp8gemm.kernels import loaded
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.hopper import named_chip
+from fp8gemm.tuning.problem import Grouping, Problem
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+from fp8gemm.tuning.table import tables_in_force
+from tests.orientation import choose_swapped
+
+
+def test_grouped_products_are_swapped_and_single_ones_are_chosen_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    chip, tables = named_chip("h200"), tables_in_force()
+    grouped = GroupedProblem(Grouping.MASKED, 8, 4096, 4096, 7168)
+    single = Problem(4096, 4096, 7168)
+    before = [loaded._best(each, chip, 0, True, tables) for each in (grouped, single)]
+    assert all(isinstance(key[1], TileConfig) for key in before)
+    choose_swapped(monkeypatch)
+    swapped = loaded._best(grouped, chip, 0, True, tables)
+    assert isinstance(swapped[1], SwapAbConfig) and swapped[0] == before[0][0]
+    assert loaded._best(single, chip, 0, True, tables) == before[1]
