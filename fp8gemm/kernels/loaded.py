@@ -19,7 +19,7 @@ from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config
-from fp8gemm.tuning.table import Tables, tables_in_force
+from fp8gemm.tuning.table import NO_TABLES, Tables, tables_in_force
 
 if TYPE_CHECKING:
     from fp8gemm.kernels.group_ranges import GroupRangesKernel
@@ -48,7 +48,8 @@ def kernel_for(problem: AnyProblem, chip: Chip, device_index: int) -> GemmKernel
         from fp8gemm.kernels.recording import record_problem
 
         record_problem(in_force.record, problem)
-    key = _best(problem, chip, device_index, in_force.pdl, tables_in_force())
+    tables = NO_TABLES if isinstance(problem, GroupedProblem) else tables_in_force()
+    key = _best(problem, chip, device_index, in_force.pdl, tables)
     found: GemmKernel | None = _kernels.get(key)
     if found is not None:
         return found

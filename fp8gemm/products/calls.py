@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -38,9 +39,9 @@ def _gpu_of(first: Tensor) -> int:
     """
     try:
         device_index = first.get_device()
+        if device_index < 0 or is_watched():
+            return -1
     except UNREADABLE:
-        return -1
-    if device_index < 0 or is_watched():
         return -1
     if forking.lost:
         forking.refuse()
@@ -241,14 +242,22 @@ class RepeatedCalls:
     def _enter(self, key: Key, bound: BoundLaunch | None, made: tuple[Any, ...] | None) -> _Kept:
         in_force = settings.current() if self._by_settings else None
         kept = _Kept(in_force, key[0], bound, made)
-        self._kept.keep(key, kept)
-        self._last = key, kept
+        with suppress(TypeError):  # an option that has no hash
+            self._kept.keep(key, kept)
+            self._last = key, kept
         return kept
 
     def _find(self, key: Key | None) -> _Kept | None:
         last, kept = self._last
-        if last != key:  # to compare takes less than to hash
-            kept = self._kept.get(key)
+        try:
+            is_last = last == key  # to compare takes less than to hash
+        except RuntimeError:  # an option that is no one value
+            is_last = False
+        if not is_last:
+            try:
+                kept = self._kept.get(key)
+            except (TypeError, RuntimeError):  # one that has no hash: what checks refuse
+                return None
             if kept is None:
                 return None
             self._last = key, kept

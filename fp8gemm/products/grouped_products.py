@@ -38,7 +38,7 @@ def multiply_grouped(operands: RowsOperands, options: Options) -> Tensor:
     """`fp8gemm.gemm_grouped` from its checks on."""
     a, scales_a, b, scales_b, indices, offsets, out = operands
     out_dtype, expected_m, batch_invariant = options
-    key = _key(options, *operands)
+    key = _key((*options, type(expected_m)), *operands)
     done, made = _grouped.repeat(key, out)
     if done is not None:
         return done
@@ -51,10 +51,11 @@ def multiply_grouped(operands: RowsOperands, options: Options) -> Tensor:
             from fp8gemm.checks.group_values import check_rows
 
             check_rows(a.shape[0], b.shape[0], indices, offsets)
+        if indices is not None:
+            _grouped.note(key)
     m, (groups, n, k) = a.shape[0], b.shape
     by_reference = layout.uses_reference(a)
     if indices is not None and m and not by_reference:
-        _grouped.note(key)
         return multiply_grouped((a, scales_a, b, scales_b, None, _find_ranges(indices, b), out), options)
     given = out is not None
     if out is None:
@@ -83,7 +84,7 @@ def multiply_masked(operands: MaskedOperands, options: Options) -> Tensor:
     """`fp8gemm.gemm_masked` from its checks on."""
     a, scales_a, b, scales_b, counts, out = operands
     out_dtype, expected_m, batch_invariant = options
-    key = _key(options, *operands)
+    key = _key((*options, type(expected_m)), *operands)
     done, made = _masked.repeat(key, out)
     if done is not None:
         return done
@@ -130,8 +131,7 @@ def multiply_masked(operands: MaskedOperands, options: Options) -> Tensor:
 def multiply_k_grouped(operands: ColumnsOperands) -> Tensor:
     """`fp8gemm.gemm_k_grouped` from its checks on."""
     a, scales_a, b, scales_b, offsets, c, out = operands
-    is_launch_alone = c is None or c is out  # no C is copied for it
-    key = _key((), *operands) if is_launch_alone else None
+    key = _key((), *operands, is_repeatable=c is None or c is out)  # else C is copied first
     done, made = _k_grouped.repeat(key, out)
     if done is not None:
         return done
@@ -164,9 +164,10 @@ def multiply_k_grouped(operands: ColumnsOperands) -> Tensor:
     return out
 
 
-def _key(options: tuple[object, ...], *tensors: Tensor | None) -> Key | None:
-    """`key_of_call`; None where groups are to be looked at in every call."""
-    return None if settings.current().check_groups else key_of_call(options, *tensors)  # type: ignore[arg-type]
+def _key(options: tuple[object, ...], *tensors: Tensor | None, is_repeatable: bool = True) -> Key | None:
+    """`key_of_call`; None where more is to be done than a launch, or groups are to be looked at in every call."""
+    key = key_of_call(options, *tensors)  # type: ignore[arg-type]  # also to refuse what cannot use a GPU
+    return key if is_repeatable and not settings.current().check_groups else None
 
 
 def _check_memory(out: Tensor | None, c: Tensor | None = None, **inputs: Tensor | None) -> None:

@@ -26,7 +26,7 @@ from fp8gemm.reference import gemm_reference, quantize_rows
 from fp8gemm.scales import block_count, mn_major_pitch
 from fp8gemm.sizes import SCALE_BLOCK, check_size
 
-_CALLS, _SHAPES, _PLACES = 256, 64, 16
+_CALLS, _SHAPES, _PLACES = 256, 64, 8
 
 
 Launches = tuple[BoundLaunch, BoundLaunch]
@@ -136,7 +136,8 @@ class LinearPlan:
             if x.data_ptr() % ALIGNMENT:
                 return self(x.clone(), weight, scales, bias)
             layout = _Layout(x, weight.shape[0])
-            self._layouts.keep(key, layout)
+            if key is not None:
+                self._layouts.keep(key, layout)
         out = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=layout.device)
         workspace = torch.empty_strided(layout.workspace, (1,), dtype=torch.uint8, device=layout.device)
         place = out.data_ptr(), workspace.data_ptr()

@@ -25,6 +25,11 @@ def is_watched() -> bool:
     return is_dynamo_compiling() or bool(_active_modes() or _transforms())
 
 
+def is_plain(operand: object) -> bool:
+    """Whether an operand is no more than memory."""
+    return type(operand) in _PLAIN
+
+
 def goes_to_operator(
     names: str,
     first: object,

@@ -250,3 +250,17 @@ def test_the_oldest_call_makes_room_even_for_one_that_was_found_last(stream: lis
         known.keep(key, out, Launch(), given=True)  # type: ignore[arg-type]
         assert known.repeat(key, out)[0] is out
     assert [known.knows(key) for key in keys] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("option", [[1], {}, torch.tensor([3, 4])], ids=repr)
+def test_options_that_have_no_hash_or_are_no_one_value_make_no_call_that_is_known(
+    option: Any, stream: list[int]
+) -> None:
+    """Checks refuse them, or do not care."""
+    known, out = RepeatedCalls(4), torch.zeros(3)
+    x = out.as_subclass(OnGpu)
+    for key in (key_of_input((7, 8), x), key_of_input((option, 8), x)):
+        assert known.repeat(key, out) == (None, None) and not known.knows(key)
+        known.keep(key, out, Launch(), given=True)  # type: ignore[arg-type]
+        known.note(key)
+    assert known.knows(key_of_input((7, 8), x))

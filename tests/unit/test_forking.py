@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+import fp8gemm
+from fp8gemm import settings
 from fp8gemm.driver import forking, library
 from fp8gemm.errors import UnsupportedDeviceError
 from fp8gemm.products import calls, dense, operands, plans, watched
@@ -88,11 +90,15 @@ def test_fault_22_every_way_to_the_gpu_is_refused_where_cuda_is_lost(monkeypatch
         lambda: dense.gemm(x, x, x, x),
         lambda: plan(x, x),
         lambda: layer(x, x, x, None),
+        lambda: fp8gemm.gemm_grouped(x, x, x, x, offsets=x),
+        lambda: fp8gemm.gemm_masked(x, x, x, x, x),
+        lambda: fp8gemm.gemm_k_grouped(x, x, x, x, x, c=x),
         lambda: operands.uses_reference(x),
         library.initialise,
     ]
-    for way in ways:
-        with pytest.raises(UnsupportedDeviceError, match=f"process {os.getpid()}: it was forked.*'spawn'"):
+    for way, look in [(way, look) for way in ways for look in (False, True)]:
+        expected = pytest.raises(UnsupportedDeviceError, match=f"process {os.getpid()}: it was forked.*'spawn'")
+        with settings.scope(check_groups=look), expected:
             way()
 
 
