@@ -99,22 +99,26 @@ def key_of_call(
             or (seventh is not None and seventh.requires_grad)
         ):
             return None
-        # Whether a tensor is contiguous takes less than its strides, and says as much; row scales seldom are.
+        # Whether a tensor is contiguous takes less than its strides, and says as much; row scales seldom are. What may
+        # be a C is asked whether it is a view that negates, the imaginary part of a conjugate say.
         return (
             device_index, options, current_stream(device_index),
             type(first), first.data_ptr(), first.shape, first.is_contiguous() or first.stride(), first.dtype,
             type(second), second.data_ptr(), second.shape, second.stride(), second.dtype,
             None if third is None else (
-                type(third), third.data_ptr(), third.shape, third.is_contiguous() or third.stride(), third.dtype
+                type(third), third.data_ptr(), third.shape, third.is_contiguous() or third.stride(), third.dtype,
+                third.is_neg(),
             ),
             None if fourth is None else (
                 type(fourth), fourth.data_ptr(), fourth.shape, fourth.is_contiguous() or fourth.stride(), fourth.dtype
             ),
             None if fifth is None else (
-                type(fifth), fifth.data_ptr(), fifth.shape, fifth.is_contiguous() or fifth.stride(), fifth.dtype
+                type(fifth), fifth.data_ptr(), fifth.shape, fifth.is_contiguous() or fifth.stride(), fifth.dtype,
+                fifth.is_neg(),
             ),
             None if sixth is None else (
-                type(sixth), sixth.data_ptr(), sixth.shape, sixth.is_contiguous() or sixth.stride(), sixth.dtype
+                type(sixth), sixth.data_ptr(), sixth.shape, sixth.is_contiguous() or sixth.stride(), sixth.dtype,
+                sixth.is_neg(),
             ),
             None if seventh is None else (
                 type(seventh), seventh.data_ptr(), seventh.shape, seventh.is_contiguous() or seventh.stride(),

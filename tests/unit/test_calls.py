@@ -264,3 +264,14 @@ def test_options_that_have_no_hash_or_are_no_one_value_make_no_call_that_is_know
         known.keep(key, out, Launch(), given=True)  # type: ignore[arg-type]
         known.note(key)
     assert known.knows(key_of_input((7, 8), x))
+
+
+@pytest.mark.parametrize("place", [2, 4, 5], ids=["of a plan", "of gemm", "of groups of columns"])
+def test_a_c_that_negates_is_another_call(place: int, stream: list[int]) -> None:
+    numbers = torch.zeros(4, 8, dtype=torch.complex64)
+    operands = [OnGpu(torch.zeros(4, 8))] + [torch.zeros(4, 8) for _ in range(6)]
+    operands[place] = numbers.imag
+    key = key_of_call((), *operands)
+    operands[place] = numbers.conj().imag
+    assert operands[place].is_neg() and operands[place].data_ptr() == numbers.imag.data_ptr()
+    assert key_of_call((), *operands) != key
