@@ -27,6 +27,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import torch  # noqa: E402
 from compared_products import ALONE_FROM, Call, Case, products  # noqa: E402
 
+from fp8gemm.cli.arguments import parse_positive  # noqa: E402
 from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.cli.output import add_json, apart, note, prints_json, tell, tell_json  # noqa: E402
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
@@ -81,7 +82,7 @@ class Graph:
         return self(half)
 
 
-def measure(case: Case, headers: dict[str, Path]) -> Row:
+def measure(case: Case, headers: dict[str, Path], sustained: int = SUSTAINED) -> Row:
     graphs: dict[str, Graph] = {}
     first, same = None, True
     for name, include in headers.items():
@@ -103,7 +104,7 @@ def measure(case: Case, headers: dict[str, Path]) -> Row:
         graph.us = graph(1)
     regimes: dict[str, tuple[int, Callable[[Graph], float]]] = {"turns": (TURNS, lambda graph: graph(1))}
     if case.m >= ALONE_FROM:
-        regimes = {"burst": (BURSTS, Graph.burst), "sustained": (SUSTAINED, Graph.sustained)}
+        regimes = {"burst": (BURSTS, Graph.burst), "sustained": (sustained, Graph.sustained)}
     us: dict[str, dict[str, float]] = {}
     for regime, (rounds, take) in regimes.items():
         samples: dict[str, list[float]] = {name: [] for name in graphs}
@@ -137,6 +138,7 @@ def main() -> int:
     add_json(parser, ", again after each product")
     parser.add_argument("--commit", help="of these headers, where git cannot tell")
     parser.add_argument("--only", action="append", metavar="TEXT", help="products whose name has this text, or another")
+    parser.add_argument("--sustained", type=parse_positive, default=SUSTAINED, help="samples of that regime, default 6")
     parser.add_argument("--seconds", type=float, default=540.0, help="begin none after this many")
     options = parser.parse_args()
     diagnosis = diagnose()
@@ -156,11 +158,12 @@ def main() -> int:
         "torch": torch.__version__,
         "nvrtc": nvrtc_version(),
         **provenance(options.commit, include=tree.INCLUDE),
+        "sustained_samples": options.sustained,
         "rows": rows,
     }
     for product in wanted:
         if time.monotonic() - started < options.seconds:
-            rows.append(measure(product.case(), headers))
+            rows.append(measure(product.case(), headers, options.sustained))
             with apart(options):
                 print(shown(rows[-1]), flush=True)
             if not prints_json(options):

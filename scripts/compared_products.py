@@ -14,7 +14,6 @@ from fp8gemm.driver.current import current_stream
 from fp8gemm.driver.device import device_info
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel
-from fp8gemm.kernels.catalogue import kernel_request as grouped_request
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
 from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.lab.bench.timing import schedule
@@ -136,7 +135,7 @@ class Groups:
 
     @property
     def request(self) -> KernelRequest:
-        return grouped_request(self.problem, self.config)
+        return kernel_request(self.problem, self.config)
 
     @property
     def name(self) -> str:
