@@ -6,6 +6,7 @@ nobody else's work is in what they time. Paths among the options name all that i
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ from tests.sharing import GPU, HERE, why_no_gpu
 
 def run(*arguments: str) -> int:
     """pytest's exit code."""
+    # Else each of some hundred processes compiles all our modules anew, and two of them all tests.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run([sys.executable, "-m", "pytest", "-rs", *arguments], check=False).returncode
 
 

@@ -168,14 +168,22 @@ def _sum_scaled_blocks(
 def _sum_tile(a: Tensor, row_scales: Tensor, b: Tensor, column_scales: Tensor, unit: float, magnitude: bool) -> Tensor:
     """The scaled sum over blocks of one tile, in units of `1 / unit`."""
     total = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64, device=a.device)
+    values = torch.arange(256, dtype=torch.uint8, device=a.device).view(a.dtype).to(torch.float64)
     for block in range(row_scales.shape[1]):
         ks = slice(block * SCALE_BLOCK, (block + 1) * SCALE_BLOCK)
-        codes_a, codes_b = a[:, ks].to(torch.float64), b[:, ks].to(torch.float64)
+        codes_a, codes_b = _decode(a[:, ks], values), _decode(b[:, ks], values)
         scale = torch.outer(row_scales[:, block], column_scales[:, block]).to(torch.float64)
         if magnitude:
             codes_a, codes_b, scale = codes_a.abs(), codes_b.abs(), scale.abs()
         total.addcmul_(codes_a.mul_(unit) @ codes_b.T, scale)
     return total
+
+
+def _decode(codes: Tensor, values: Tensor) -> Tensor:
+    """The codes in float64. A CPU finds them among `values`, those of all 256, in a fifth of the time of converting."""
+    if codes.device.type != "cpu":
+        return codes.to(torch.float64)
+    return values.index_select(0, codes.contiguous().view(torch.uint8).flatten().int()).view(codes.shape)
 
 
 def _add(total: Tensor, addend: Tensor, unit: float, magnitude: bool) -> None:

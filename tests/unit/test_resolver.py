@@ -20,8 +20,8 @@ def resolve(*requirements: str | Path) -> subprocess.CompletedProcess[str]:
     """Ask for the versions that go together on Linux with torch's default build, which is for CUDA."""
     uv = pytest.importorskip("uv", reason="uv, the resolver, is not installed")
     command = [uv.find_uv_bin(), "pip", "compile", "--no-config", "--no-header", "--no-annotate"]
-    command += ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28", *map(str, requirements)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    command += ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28", "--no-python-downloads"]
+    return subprocess.run([*command, *map(str, requirements)], capture_output=True, text=True, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
