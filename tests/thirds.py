@@ -2,6 +2,7 @@
 
 A kernel's third follows from its name, and which third is taken from the commit, so that all have their turn and a
 failure comes back when it is run again. ``FP8GEMM_TEST_THIRD`` names one, 0 to 2, or ``all``, as `make test-all` does.
+A real network's sentences are taken in the same way.
 """
 
 from __future__ import annotations

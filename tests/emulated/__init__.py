@@ -5,18 +5,15 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from examples.learn_hopper.run import ROOT, Step, make_arguments, source_of
 from examples.learn_hopper.tasks import Task
 from fp8gemm.driver import tensor_map
 from fp8gemm.driver.tensor_map import DataType, Swizzle
-from tests.host_compiler import COMPILER
+from tests.host_compiler import compile_library
 
 _HERE, _INCLUDE = Path(__file__).parent, ROOT / "include"
 _WRAPPERS = re.compile(r'#include "(fp8gemm/(?:ptx/\w+|common/types)\.cuh)"')
@@ -54,24 +51,18 @@ def emulators(step: Step, directory: Path, sources: Sequence[str] = ()) -> list[
         directory: an empty one.
         sources: those of the other versions, made from `source_of`.
     """
-    if COMPILER is None:
-        pytest.skip("no C++ compiler (c++, g++, clang++ or $CXX) to emulate Hopper with")
     texts = (source_of(step), *sources)
     # In the place of the headers of PTX wrappers stand empty ones: ptx.hpp has the wrappers.
     headers = [path.read_text() for path in (_INCLUDE / "fp8gemm").rglob("*.cuh")]
     for name in {name for text in (*texts, *headers) for name in _WRAPPERS.findall(text)}:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).touch()
-    program, library = directory / "kernel.cpp", directory / "kernel.so"
     kernels = [_KERNEL.format(name=f"v{i}", source=_plain(text), entry=step.entry) for i, text in enumerate(texts)]
     names = ", ".join(f"v{i}::run" for i in range(len(texts)))
     includes = "\n".join(_INCLUDES.findall(texts[0]))
-    program.write_text(_PROGRAM.format(includes=includes, kernels="\n".join(kernels), names=names))
+    program = _PROGRAM.format(includes=includes, kernels="\n".join(kernels), names=names)
     places = [f"-I{place}" for place in (directory, _HERE, _INCLUDE)]
-    command = [COMPILER, "-std=c++20", "-O1", "-Wno-unknown-pragmas", "-shared", "-fPIC", *places]
-    done = subprocess.run([*command, str(program), "-o", str(library)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    loaded = ctypes.CDLL(str(library))
+    _, loaded = compile_library(program, directory, "-std=c++20", "-O1", "-Wno-unknown-pragmas", *places)
     loaded.emulate.restype = ctypes.c_char_p
     return [partial(_emulate, loaded, i, step.threads) for i in range(len(texts))]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
         module.calls.append((cache.name, loads))
         count = len(module.calls)
         return {
+            "gpu": "NVIDIA H200",
             "import_ms": 10.0 + count,
             "gemm_import_ms": 20.0 + count,
             "first_result_ms": (40.0 if cache.name == "warm" else 900.0) + count,
@@ -60,7 +62,9 @@ def test_the_object_that_is_printed(script, monkeypatch, capsys) -> None:
     assert run(script, monkeypatch, "--json", "--repeats", "1") == 0
     result = json.loads(capsys.readouterr().out)
     # The cold process is the fourth call; the warm ones are the fifth to the ninth.
+    assert date.fromisoformat(result.pop("date")) <= date.today()
     assert result == {
+        "gpu": "NVIDIA H200",
         "m": 4096,
         "n": 7168,
         "k": 2048,

@@ -19,6 +19,7 @@ from fp8gemm.lab.accuracy.model import CPU, FORMS
 from fp8gemm.lab.accuracy.replay import embed_both
 from fp8gemm.nn import Fp8Linear
 from tests.minilm import SENTENCES, model_folder
+from tests.thirds import third_of
 
 FEW = 48
 
@@ -80,7 +81,8 @@ def test_the_corpus_is_real_sentences_of_stated_origin(sentences) -> None:
 
 
 def test_fp8_passes_the_gates_on_every_sentence(folder, sentences, network) -> None:
-    batches = encoder.load_batches(folder, sentences, CPU)
+    taken = third_of(sentences, str)
+    batches = encoder.load_batches(folder, taken, CPU)
     exact = encoder.embed(network, batches)
     found = {
         name: compare_embeddings(encoder.embed(form.make(network), batches), exact) for name, form in FORMS.items()
@@ -88,7 +90,7 @@ def test_fp8_passes_the_gates_on_every_sentence(folder, sentences, network) -> N
     for name, agreement in found.items():
         assert agreement.failures() == [], name
     # That the neighbours say something: most are clear.
-    assert len(found["fp8"].decided(GATES.margin)) > 200
+    assert len(found["fp8"].decided(GATES.margin)) > len(taken) / 2
     assert found["bf16"].cosine_mean > found["fp8"].cosine_mean
 
 
