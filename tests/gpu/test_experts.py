@@ -252,7 +252,7 @@ def test_the_cpu_computes_the_same_block_and_quantises_the_same_weights(generato
     # changes, and every code of the row is rounded anew.
     found, wanted = experts(*given).cpu(), on_cpu(*(each.cpu() for each in given))
     errors = sorted(relative_error(*rows) for rows in zip(found, wanted, strict=True))
-    assert errors[len(errors) // 2] < 0.01 and errors[-1] < 0.06, errors
+    assert errors[len(errors) // 2] < 0.02 and errors[-1] < 0.06, errors
     loaded = Fp8Experts(4, 512, 128, device=generator.device)
     loaded.load_state_dict({"gate_up_proj": plain[0].cpu(), "down_proj": plain[1].cpu()})  # quantised on the GPU
     assert same_bits(loaded(*given), experts(*given))
