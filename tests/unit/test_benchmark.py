@@ -24,7 +24,7 @@ L2_BYTES = 60 << 20
 
 def row(m: int, n: int, ours: float | None, **others: float) -> Row:
     us = others if ours is None else {"ours": ours, **others}
-    return Row(Shape(m, n, 128), us, config="128x128-s5")
+    return Row(Shape(m, n, 128), us=us, config="128x128-s5")
 
 
 def test_table_lines_up_and_shows_what_is_missing() -> None:
@@ -35,7 +35,7 @@ def test_table_lines_up_and_shows_what_is_missing() -> None:
     assert bars[1] == bars[2] and bars[0] == bars[1][:2]
     cells = [cell.split() for cell in line.split("|")]
     assert cells == [["1", "8", "128"], ["2.00", "1.00", "-", "0"], ["0.500", "-"], ["128x128-s5"]]
-    twice = Table("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), {"ours": 4.0}))
+    twice = Table("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), us={"ours": 4.0}))
     assert twice.split("|")[1].split()[-1] == "2147", "TFLOPS of two products"
     assert Table("ours", []).line(row(1, 8, 2)).count("|") == Table("ours", []).header().splitlines()[1].count("|") == 2
 
@@ -47,7 +47,7 @@ def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
     def measure(shape: Shape) -> Row:
         nonlocal now
         now += 10
-        return Row(shape, {"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
+        return Row(shape, us={"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
 
     done = Sweep(
         Table("ours", ["peer", "odd"]),

@@ -199,7 +199,7 @@ def test_a_layer_in_bfloat16_is_the_sum_over_its_experts() -> None:
 
 
 def row(case: cases.GroupedCase, **us: float) -> grouped.GroupedRow:
-    return grouped.GroupedRow(case, us, flops=2 * 10**9, weight_bytes=10**6)
+    return grouped.GroupedRow(case, us=us, flops=2 * 10**9, weight_bytes=10**6)
 
 
 def test_what_is_judged() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.lab.bench.graph import check_result
-from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.peers import Call, normal
 from fp8gemm.lab.bench.quantize_cases import dequantized
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import block_count
@@ -47,11 +47,6 @@ class Work:
     sets: int
     flops: int
     weight_bytes: int
-
-
-def normal(generator: torch.Generator, *shape: int) -> Tensor:
-    """Standard normal bfloat16 on the generator's device."""
-    return torch.randn(shape, dtype=torch.bfloat16, device=generator.device, generator=generator)
 
 
 def random_rows(generator: torch.Generator, rows: int, k: int) -> Scaled:

@@ -22,7 +22,6 @@ from fp8gemm.lab.bench.grouped_operands import (
     group_of,
     in_bfloat16,
     indices_of,
-    normal,
     offsets_of,
     product,
     random_masked,
@@ -37,7 +36,7 @@ from fp8gemm.lab.bench.grouped_peers import (
     deep_gemm_masked,
     grouped_mm,
 )
-from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.peers import Call, normal
 from fp8gemm.lab.bench.timing import set_count
 
 OFFSETS, INDICES, IN_MASK, BY_COLUMNS, ACCUMULATE = "offsets", "indices", "masked", "k_grouped", "accumulate"

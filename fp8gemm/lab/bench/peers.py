@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 import fp8gemm
 from fp8gemm import settings
@@ -26,6 +27,11 @@ Call = Callable[[], Tensor]
 """One multiplication, (M, N) bfloat16, on the current stream."""
 
 
+def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Standard normal values on the generator's device."""
+    return torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
+
+
 @dataclass(frozen=True)
 class Operands:
     """One set of random operands and what the peers make of it, each made once.
@@ -41,10 +47,7 @@ class Operands:
     @classmethod
     def random(cls, m: int, n: int, k: int, generator: torch.Generator) -> Operands:
         """Standard normal operands on the generator's device."""
-        x, w = (
-            torch.randn(rows, k, dtype=torch.bfloat16, device=generator.device, generator=generator) for rows in (m, n)
-        )
-        return cls(x, w)
+        return cls(normal(generator, m, k), normal(generator, n, k))
 
     @cached_property
     def blocks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,10 +120,7 @@ def cublas_block_scales(scales_a: Tensor, scales_b: Tensor) -> tuple[Tensor, Ten
     multiple of four, strides (1, padded kb)."""
     m, k_blocks = scales_a.shape
     a = torch.empty_strided((m, k_blocks), (1, m), dtype=scales_a.dtype, device=scales_a.device).copy_(scales_a)
-    n_blocks, padded = scales_b.shape[0], -(-k_blocks // 4) * 4
-    b = torch.empty_strided((padded, n_blocks), (1, padded), dtype=scales_b.dtype, device=scales_b.device).zero_()
-    b[:k_blocks].copy_(scales_b.t())
-    return a, b
+    return a, pad(scales_b, (0, -k_blocks % 4)).t()
 
 
 def scaled_mm_call(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, *, out: Tensor | None = None) -> Call:
@@ -198,12 +198,12 @@ PEERS = (
     Peer(
         "tensorwise",
         "torch._scaled_mm, one scale per tensor, fast accumulation: what FP8 costs with no block scales at all",
-        lambda operands: _scaled_mm(operands, per_row=False),
+        partial(_scaled_mm, per_row=False),
     ),
     Peer(
         "rowwise",
         "torch._scaled_mm, one scale per row and column, fast accumulation",
-        lambda operands: _scaled_mm(operands, per_row=True),
+        partial(_scaled_mm, per_row=True),
     ),
     Peer(
         "cublas_block",
@@ -215,22 +215,14 @@ PEERS = (
     Peer("deepgemm", "DeepGEMM, fp8_gemm_nt", _deep_gemm, module="deep_gemm", attribute="fp8_gemm_nt"),
 )
 
-INVARIANT = Peer(
-    "invariant",
-    "fp8gemm.plan with batch_invariant=True",
-    lambda operands: _ours(operands, batch_invariant=True),
-)
+INVARIANT = Peer("invariant", "fp8gemm.plan with batch_invariant=True", partial(_ours, batch_invariant=True))
 
 PDL_PEERS = (
-    Peer(
-        OURS_PDL,
-        "the same with static_weights=True and programmatic dependent launch",
-        lambda operands: _ours(operands, pdl=True),
-    ),
+    Peer(OURS_PDL, "the same with static_weights=True and programmatic dependent launch", partial(_ours, pdl=True)),
     Peer(
         "deepgemm_pdl",
         "the same after deep_gemm.set_pdl(True)",
-        lambda operands: _deep_gemm(operands, pdl=True),
+        partial(_deep_gemm, pdl=True),
         module="deep_gemm",
         attribute="set_pdl",
     ),
@@ -240,7 +232,7 @@ FLOOR = Peer(FLOORS[OURS], "reads the weight into shared memory once, and nothin
 FLOOR_PDL = Peer(
     FLOORS[OURS_PDL],
     "the same with programmatic dependent launch",
-    lambda operands: _floor(operands, pdl=True),
+    partial(_floor, pdl=True),
     expected=None,
 )
 
