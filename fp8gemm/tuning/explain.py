@@ -16,7 +16,7 @@ from fp8gemm.tuning.select import Config, ranked_configs, rounded, why_last
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
-from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows
+from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows, product_facts
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     alike = [config for config in costs if type(config) is type(winner)]
     shown = tuple(alike[: 1 + max(runners_up, 0)])
     shown_costs = tuple(costs[config] for config in shown)
-    facts = tuple(fact_rows(problem, counted, chip))
+    facts = fact_rows(product_facts(problem, counted, chip))
     if winner != least:
         choice = [_measured(winner, least, costs)]
     else:
@@ -123,12 +123,18 @@ def _other_orientation(winner: Config, costs: Costs) -> list[str]:
     if not others:
         return []
     best = min(others, key=lambda config: costs[config].total_us)
-    name = (
-        "ordinary orientation"
-        if isinstance(winner, SwapAbConfig)
-        else "swapped orientation, weights on the 64-row side,"
-    )
-    return [f"The {name} would take {in_us(costs[best].total_us)} at best, with {best.label}."]
+    return [other_orientation(winner, costs[best].total_us, best)]
+
+
+def other_orientation(winner: Config, us: float, best: Config) -> str:
+    """What the orientation that the winner does not have would take at best."""
+    return f"The {other_name(winner)} would take {in_us(us)} at best, with {best.label}."
+
+
+def other_name(config: Config) -> str:
+    """What sentences call the orientation that a config does not have."""
+    swapped = isinstance(config, SwapAbConfig)
+    return "ordinary orientation" if swapped else "swapped orientation, weights on the 64-row side,"
 
 
 def bound_sentence(facts: Mapping[str, Value]) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from operator import itemgetter
 
 from fp8gemm.tuning.grouped_config import swapped_candidates, tile_candidates
-from fp8gemm.tuning.grouped_model import swapped_us, tile_us
+from fp8gemm.tuning.grouped_model import predicted_us
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, counted_rows, counted_rows_between
-from fp8gemm.tuning.select import Config
+from fp8gemm.tuning.select import Config, joined
 
 
 def select_grouped(problem: GroupedProblem, chip: Chip) -> Config:
@@ -26,21 +25,14 @@ def ranked_grouped(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
 
 def grouped_config_by_m(problem: GroupedProblem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """The choice as a step function of the rows of a typical group: (most rows, config), up to ``problem.m``."""
-    steps: list[tuple[int, Config]] = []
-    for m in counted_rows_between(1, problem.m):
-        config = select_grouped(replace(problem, m=m), chip)
-        if steps and steps[-1][1] == config:
-            steps.pop()
-        steps.append((m, config))
-    return tuple(steps)
+    choices = [(m, select_grouped(replace(problem, m=m), chip)) for m in counted_rows_between(1, problem.m)]
+    return joined(choices)
 
 
 @lru_cache(maxsize=4096)
 def _ranked(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
     of_all = replace(problem, m=0)
-    costs: list[tuple[float, Config]] = [
-        (tile_us(problem, config, chip), config) for config in tile_candidates(of_all, chip)
-    ]
+    configs: list[Config] = [*tile_candidates(of_all, chip)]
     if problem.m <= FEW_ROWS[-1]:
-        costs += [(swapped_us(problem, config, chip), config) for config in swapped_candidates(of_all)]
-    return tuple(config for _, config in sorted(costs, key=itemgetter(0)))
+        configs += swapped_candidates(of_all)
+    return tuple(sorted(configs, key=lambda config: predicted_us(problem, config, chip)))
