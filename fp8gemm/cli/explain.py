@@ -18,7 +18,6 @@ from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, packed_problem
 from fp8gemm.tuning.terms import Row, Value
 
-SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
 EXAMPLE = "fp8gemm explain 64 7168 2048 --chip h200"
 WIDTH = 140
 """Columns of the table with the default number of runners-up; formulas are wrapped to keep to it."""

@@ -39,7 +39,6 @@ from fp8gemm.tuning.grouped_problem import MAX_GROUPS, AnyProblem, GroupedProble
 from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling
 
-SUMMARY = "Compile every kernel that shapes or a model can need, ahead of time."
 EXAMPLE = "fp8gemm warmup --nk 2112x7168 --max-m 64 --chip h200 --calls layer"
 
 _CALLS = {"layer": True, "gemm": False}
