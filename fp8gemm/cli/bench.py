@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
@@ -15,14 +16,13 @@ from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.lab.bench.report import Shape
-from fp8gemm.lab.bench.sweep import Sweep
+from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.provenance import circumstances
 
 if TYPE_CHECKING:
     import torch
 
     from fp8gemm.driver.device import DeviceInfo
-    from fp8gemm.lab.bench.modes import Mode
     from fp8gemm.lab.bench.suite import Suite
 
 EXAMPLE = "fp8gemm bench --m 64 --nk 7168x2048 --json bench.json"
@@ -150,13 +150,13 @@ def run(options: argparse.Namespace) -> int:
     if lacks_gpu("bench"):
         return Exit.NO_GPU
     with apart(options):
-        sweep, lacking = _measure(options, device_info(0))
+        sweep = _measure(options, device_info(0))
     tell_json(options, sweep.as_json())
-    return Exit.FAILED if lacking else Exit.DONE
+    return Exit.FAILED if sweep.lacks_ours() else Exit.DONE
 
 
-def _measure(options: argparse.Namespace, device: DeviceInfo) -> tuple[Sweep[Any, Any], bool]:
-    """Every shape that the budget allows, and whether something of ours has no time for one."""
+def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]:
+    """Every shape that the budget allows."""
     import torch
     from tqdm import tqdm
 
@@ -170,18 +170,10 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> tuple[Sweep[Any
 
     # None: no bar where the output is no terminal.
     with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
-        sweep = Sweep(
-            mode.table,
-            mode.measure,
-            heading,
-            mode.summaries,
-            json_path=json_file(options),
-            budget_seconds=options.budget_seconds,
-            emit=bar.write,
-            unit=mode.unit,
-        )
-        sweep.run(mode.shapes, advance=bar.update)
-    return sweep, any(mode.lacks(row) for row in sweep.rows)
+        told, budget = replace(mode, heading=heading), options.budget_seconds
+        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=bar.write)
+        sweep.run(advance=bar.update)
+    return sweep
 
 
 def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:

@@ -72,9 +72,10 @@ def _earlier(path: str) -> Timeline:
 def _run(options: argparse.Namespace) -> int:
     if lacks_gpu("profile"):
         return Exit.NO_GPU
+    from fp8gemm.lab.profiling.kernel import find_kernel
     from fp8gemm.lab.profiling.run import Subject
 
-    subject = Subject.find(*options.shape, label=options.config)
+    subject = Subject(*find_kernel(*options.shape, label=options.config))
     if options.trace is None and options.timeline is None:
         with apart(options):
             print(subject.title)

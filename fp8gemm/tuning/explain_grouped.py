@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.explain import MODEL, Explanation, GroupedCost, bound_sentence, in_us, other_name, other_orientation
+from fp8gemm.tuning.explain import MODEL, Explanation, bound_sentence, in_us, other_name, other_orientation
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, swapped_resident_ctas
 from fp8gemm.tuning.grouped_model import predicted_us
@@ -50,7 +50,6 @@ def explain_grouped(problem: GroupedProblem, chip: Chip, runners_up: int = 4) ->
         legal=len(costs),
         source=MODEL,
         configs=shown,
-        costs=tuple(GroupedCost(costs[config]) for config in shown),
         facts=facts,
         rows=tuple(term_rows(_terms(problem, config, costs[config], chip) for config in shown)),
         verdict=(bound_sentence({fact.name: fact.values[0] for fact in facts}), *_verdict(costs)),

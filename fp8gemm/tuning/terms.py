@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import Field, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import TileConfig, shared_bytes
@@ -22,7 +21,7 @@ TILE = "tile and registers"
 SHARED = "shared memory and stages"
 OUTPUT = "tiles of the output"
 COST = "predicted cost"
-"""Groups of rows. Terms of the model name their own; those that do not belong to the last."""
+"""Groups of rows. Terms of the model name their own."""
 
 COUNTED_M = "M as choice and costs count it: 8 to 128 in eight steps, then in steps of 64, beyond 16384 larger"
 STORE = "tma if rows of the packed output are multiples of 16 bytes"
@@ -170,13 +169,5 @@ def _warpgroups(config: TileConfig) -> str:
 
 def _cost_rows(costs: Sequence[Cost | SwapAbCost]) -> Iterator[Row]:
     for term in fields(costs[0]):
-        group, formula = str(term.metadata.get("group", COST)), str(term.metadata.get("formula", ""))
-        yield Row(group, term.name, cost_unit(term), formula, tuple(getattr(cost, term.name) for cost in costs))
-
-
-def cost_unit(term: Field[Any]) -> str:
-    """The unit that a term of the model names, or that its name ends in."""
-    known = term.metadata.get("unit")
-    if known is not None:
-        return str(known)
-    return next((unit for unit in ("us", "cycles") if term.name.endswith(f"_{unit}")), "")
+        group, unit, formula = (str(term.metadata[word]) for word in ("group", "unit", "formula"))
+        yield Row(group, term.name, unit, formula, tuple(getattr(cost, term.name) for cost in costs))

@@ -17,7 +17,7 @@ from fp8gemm.driver import device
 from fp8gemm.lab.bench import graph, peers, timing
 from fp8gemm.lab.bench.report import Row, Shape, Table
 from fp8gemm.lab.bench.summary import Summary
-from fp8gemm.lab.bench.sweep import Sweep
+from fp8gemm.lab.bench.sweep import Mode, Sweep
 
 L2_BYTES = 60 << 20
 
@@ -49,26 +49,26 @@ def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
         now += 10
         return Row(shape, us={"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
 
-    done = Sweep(
+    mode = Mode(
+        [Shape(m, n, 256) for m in (1, 4) for n in (8, 16)],
         Table("ours", ["peer", "odd"]),
         measure,
-        {"gpu": "fake"},
         [
             Summary("geomean_relative_speed", "speed", "speed", {"peer": ("peer", "ours"), "odd": ("odd", "ours")}),
             Summary("geomean_time_over_floor", "time", "time", {"floor": ("ours", "floor")}),
         ],
-        json_path=tmp_path / "new" / "out.json",
-        budget_seconds=budget,
-        emit=lines.append,
-        clock=lambda: now,
+        lacks=lambda row: "ours" not in row.us,
+        heading={"gpu": "fake"},
     )
-    done.run([Shape(m, n, 256) for m in (1, 4) for n in (8, 16)])
+    path = tmp_path / "new" / "out.json"
+    done = Sweep(mode, json_path=path, budget_seconds=budget, emit=lines.append, clock=lambda: now)
+    done.run()
     return done, lines
 
 
 def test_sweep_prints_and_writes_every_row(tmp_path: Path) -> None:
     done, lines = sweep(tmp_path, None)
-    assert len(done.rows) == 4 and done.left_out == []
+    assert len(done.rows) == 4 and done.left_out == [] and not done.lacks_ours()
     assert sum("odd skipped: RuntimeError: no" in line for line in lines) == 4
     assert lines[-3:] == [
         "\nspeed, geometric mean (number of shapes)",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any, Generic, TypeVar
-
-from fp8gemm.lab.bench.timing import geometric_mean
 
 R = TypeVar("R")
 

@@ -144,10 +144,6 @@ def _ours(operands: Operands, *, pdl: bool = False, batch_invariant: bool = Fals
     return lambda: plan(a, scales_a, out=out)
 
 
-def _bf16(operands: Operands) -> Call:
-    return operands.product
-
-
 def _scaled_mm(operands: Operands, *, per_row: bool) -> Call:
     a, scale_a = quantize_whole(operands.x, per_row=per_row)
     b, scale_b = quantize_whole(operands.w, per_row=per_row)
@@ -194,7 +190,7 @@ def _floor(operands: Operands, *, pdl: bool = False) -> Call:
 
 PEERS = (
     Peer(OURS, "fp8gemm.plan, 1x128 by 128x128", _ours),
-    Peer("bf16", "torch.mm", _bf16),
+    Peer("bf16", "torch.mm", lambda operands: operands.product),
     Peer(
         "tensorwise",
         "torch._scaled_mm, one scale per tensor, fast accumulation: what FP8 costs with no block scales at all",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -88,20 +89,16 @@ def linear_suite() -> Suite:
     """Linear layers, beside bfloat16 ones."""
     title = f"speed of {linear.OURS} relative to {linear.BF16}"
     summary = Summary("geomean_relative_speed", title, "speed", {linear.BF16: (linear.BF16, linear.OURS)})
-    return Suite(linear.PEERS, {}, [summary, linear.GATES], _linear_label)
+    return Suite(linear.PEERS, {}, [summary, linear.GATES], partial(_product_label, static_weights=True))
 
 
-def _product_label(operands: Operands) -> str:
-    return _config_label(operands.x.shape[0], *operands.blocks[2:])
+def _product_label(operands: Operands, *, static_weights: bool = False) -> str:
+    return _config_label(operands.x.shape[0], *operands.blocks[2:], static_weights=static_weights)
 
 
 def _chain_label(operands: Operands) -> str:
     m = operands.x.shape[0]
     return f"{_config_label(m, *operands.blocks[2:])}, {_config_label(m, *operands.weight_back)}"
-
-
-def _linear_label(operands: Operands) -> str:
-    return _config_label(operands.x.shape[0], *operands.blocks[2:], static_weights=True)
 
 
 def _config_label(m: int, b: Tensor, scales_b: Tensor, *, static_weights: bool = False) -> str:

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,16 +74,12 @@ def schedule(m: int, n: int, k: int, *, l2_bytes: int, measure_us: float) -> Sch
     takes about ``measure_us`` or one replay, whichever is longer."""
     set_bytes = (m + n) * k
     us = expected_us(2 * m * n * k, set_bytes + 2 * m * n)
-    return _schedule(set_bytes, us, l2_bytes=l2_bytes, measure_us=measure_us)
+    return schedule_sets(set_count(set_bytes, l2_bytes), us, measure_us=measure_us)
 
 
 def schedule_bytes(moved: int, *, l2_bytes: int, measure_us: float) -> Schedule:
     """The same for a call that reads and writes so many bytes, which one operand set is then."""
-    return _schedule(moved, expected_us(0, moved), l2_bytes=l2_bytes, measure_us=measure_us)
-
-
-def _schedule(set_bytes: int, expected_us: float, *, l2_bytes: int, measure_us: float) -> Schedule:
-    return schedule_sets(set_count(set_bytes, l2_bytes), expected_us, measure_us=measure_us)
+    return schedule_sets(set_count(moved, l2_bytes), expected_us(0, moved), measure_us=measure_us)
 
 
 def set_count(set_bytes: int, l2_bytes: int) -> int:
@@ -144,12 +140,6 @@ def measure_in_turn(
     medians = {name: statistics.median(samples[name]) for name in alive}
     spread = {name: (max(samples[name]) - min(samples[name])) / medians[name] for name in alive}
     return Timings(us=medians, spread=spread, failed=failed)
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """Geometric mean of positive values; at least one."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs))
 
 
 def describe(error: BaseException) -> str:

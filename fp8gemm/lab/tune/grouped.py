@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fp8gemm.lab.bench.grouped_cases import random_sizes
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.results import Row, Work
 from fp8gemm.tuning.grouped import ranked_grouped
@@ -98,7 +99,7 @@ def _measure(
     """Each size of groups that the budget allows, printed as soon as it is there."""
     from fp8gemm.kernels.catalogue import kernel_request
     from fp8gemm.lab.tune.ahead import Ahead
-    from fp8gemm.lab.tune.measure_grouped import measure_grouped, random_sizes
+    from fp8gemm.lab.tune.measure_grouped import measure_grouped
 
     requests = [[kernel_request(each.problem, config) for config in each.candidates.values()] for each in work]
     start = time.monotonic()

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
-from fp8gemm.lab.bench.timing import geometric_mean
 from fp8gemm.lab.tune.results import Row
 from fp8gemm.tuning.table import Entry, Key, Table, tile_of_label
 
