@@ -156,20 +156,10 @@ def _gemm_k_grouped_out(
     check_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
 
 
-FAKES: dict[str, Callable[..., Any]] = {
-    "gemm": _gemm,
-    "gemm_out": _gemm_out,
-    "quantize_activation": _quantize_activation,
-    "quantize_activation_out": _quantize_activation_out,
-    "quantize_weight": _quantize_weight,
-    "quantize_silu_mul": _quantize_silu_mul,
-    "quantize_rms_norm": _quantize_rms_norm,
-    "quantize_add_rms_norm": _quantize_add_rms_norm,
-    "gemm_grouped": _gemm_grouped,
-    "gemm_grouped_out": _gemm_grouped_out,
-    "gemm_masked": _gemm_masked,
-    "gemm_masked_out": _gemm_masked_out,
-    "gemm_k_grouped": _gemm_k_grouped,
-    "gemm_k_grouped_out": _gemm_k_grouped_out,
-}
+_ALL: tuple[Callable[..., Any], ...] = (
+    *(_gemm, _gemm_out, _gemm_grouped, _gemm_grouped_out, _gemm_masked, _gemm_masked_out),
+    *(_gemm_k_grouped, _gemm_k_grouped_out, _quantize_activation, _quantize_activation_out),
+    *(_quantize_weight, _quantize_silu_mul, _quantize_rms_norm, _quantize_add_rms_norm),
+)
+FAKES = {fake.__name__.removeprefix("_"): fake for fake in _ALL}
 """By the operator's name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -72,10 +73,7 @@ def random_weights(generator: torch.Generator, groups: int, n: int, k: int) -> S
 
 def offsets_of(sizes: Iterable[int], device: torch.device) -> Tensor:
     """(G + 1,) int32 sums of sizes, from 0."""
-    sums = [0]
-    for size in sizes:
-        sums.append(sums[-1] + size)
-    return torch.tensor(sums, dtype=torch.int32, device=device)
+    return torch.tensor(list(accumulate(sizes, initial=0)), dtype=torch.int32, device=device)
 
 
 def indices_of(sizes: Sequence[int], device: torch.device) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.driver.current import current_stream
 from fp8gemm.kernels.stream import StreamKernel
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.grouped_cases import GroupedCase
@@ -36,7 +35,7 @@ from fp8gemm.lab.bench.grouped_peers import (
     deep_gemm_masked,
     grouped_mm,
 )
-from fp8gemm.lab.bench.peers import Call, normal
+from fp8gemm.lab.bench.peers import Call, normal, read_weight
 from fp8gemm.lab.bench.timing import set_count
 
 OFFSETS, INDICES, IN_MASK, BY_COLUMNS, ACCUMULATE = "offsets", "indices", "masked", "k_grouped", "accumulate"
@@ -203,12 +202,8 @@ def _floor(weights: Sequence[Scaled], touched: int) -> list[Call]:
     groups, n, k = weights[0][0].shape
     kernel = StreamKernel(touched * n, k, device_index=weights[0][0].device.index)
 
-    def call(weight: Tensor) -> Tensor:
-        kernel(weight, current_stream(weight.device.index))
-        return weight
-
     firsts = [index * touched % groups for index in range(len(weights))]
     return [
-        partial(call, codes[first : first + touched].flatten(0, 1))
+        partial(read_weight, kernel, codes[first : first + touched].flatten(0, 1))
         for first, (codes, _) in zip(firsts, weights, strict=True)
     ]

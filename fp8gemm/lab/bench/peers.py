@@ -13,6 +13,8 @@ from torch.nn.functional import pad
 
 import fp8gemm
 from fp8gemm import settings
+from fp8gemm.driver.current import current_stream
+from fp8gemm.kernels.stream import StreamKernel
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 
 OURS, OURS_PDL = "fp8gemm", "fp8gemm_pdl"
@@ -176,16 +178,14 @@ def _deep_gemm(operands: Operands, *, pdl: bool = False) -> Call:
 
 
 def _floor(operands: Operands, *, pdl: bool = False) -> Call:
-    from fp8gemm.kernels.stream import StreamKernel
-
     b = operands.blocks[2]
-    kernel = StreamKernel(*b.shape, device_index=b.device.index, programmatic=pdl)
+    return partial(read_weight, StreamKernel(*b.shape, device_index=b.device.index, programmatic=pdl), b)
 
-    def call() -> Tensor:
-        kernel(b, torch.cuda.current_stream(b.device).cuda_stream)
-        return b
 
-    return call
+def read_weight(kernel: StreamKernel, weight: Tensor) -> Tensor:
+    """A call that computes nothing: it reads a weight once."""
+    kernel(weight, current_stream(weight.device.index))
+    return weight
 
 
 PEERS = (

@@ -55,14 +55,11 @@ def product_suite(*, alone: bool, batch_invariant: bool, pdl: bool, floor: bool)
 def _summaries(names: Sequence[str]) -> list[Statement[Row]]:
     """Of products by these peers."""
     others = [name for name in names if name not in FLOORS.values()]
-    relative = {name: (name, OURS) for name in others if name != OURS}
-    found: list[Statement[Row]] = [
-        Summary("geomean_relative_speed", f"speed of {OURS} relative to its peers", "speed", relative)
-    ]
-    if OURS_PDL in names:
-        relative = {name: (name, OURS_PDL) for name in others if name != OURS_PDL}
-        title = f"speed of {OURS_PDL} relative to its peers"
-        found.append(Summary("geomean_relative_speed_pdl", title, "speed", relative))
+    found: list[Statement[Row]] = []
+    for ours, key in ((OURS, "geomean_relative_speed"), (OURS_PDL, "geomean_relative_speed_pdl")):
+        if ours in names:
+            relative = {name: (name, ours) for name in others if name != ours}
+            found.append(Summary(key, f"speed of {ours} relative to its peers", "speed", relative))
     floors = {floor: (ours, floor) for ours, floor in FLOORS.items() if {ours, floor} <= set(names)}
     if floors:
         title = "time over that of " + ", ".join(f"{floor} (of {ours})" for floor, (ours, _) in floors.items())
