@@ -33,7 +33,7 @@ def state_with_bytes(layer: nn.Module, *names: str) -> dict[str, Any]:
 
 
 def codes_from_bytes(layer: nn.Module, *names: str) -> None:
-    """Undo it in a layer that has that state."""
+    """The codes of a layer that was given such a state, as FP8 again."""
     codes = {name: frozen(getattr(layer, name).view(CODES)) for name in names}
     layer._parameters = {**layer._parameters, **codes}
 
