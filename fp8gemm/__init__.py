@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         quantize_weight,
     )
     from fp8gemm.scales import to_mn_major
-    from fp8gemm.tuning.grouped_steps import enumerate_grouped_configs
+    from fp8gemm.tuning.grouped import enumerate_grouped_configs
     from fp8gemm.tuning.select import enumerate_configs, select
 
 __version__ = "0.1.0"
@@ -96,7 +96,7 @@ _NAMES = {
         "quantize_weight",
     ),
     "fp8gemm.scales": ("to_mn_major",),
-    "fp8gemm.tuning.grouped_steps": ("enumerate_grouped_configs",),
+    "fp8gemm.tuning.grouped": ("enumerate_grouped_configs",),
     "fp8gemm.tuning.select": ("enumerate_configs", "select"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -44,7 +44,7 @@ from fp8gemm.lab.bench.decoder_model import (  # noqa: E402
     weight_bytes,
 )
 from fp8gemm.lab.bench.graph import Rounds  # noqa: E402
-from fp8gemm.lab.bench.sweep import Sweep  # noqa: E402
+from fp8gemm.lab.bench.sweep import Mode, Sweep  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 
 GB = 1e9
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     with apart(options):
         sweep = _measure(options, gpu)
     tell_json(options, sweep.as_json())
-    return Exit.FAILED if any(row.failed for row in sweep.rows) else Exit.DONE
+    return Exit.FAILED if sweep.lacks_ours() else Exit.DONE
 
 
 def _measure(options: argparse.Namespace, gpu: dict[str, Any]) -> Sweep[Step, DecoderRow]:
@@ -118,17 +118,10 @@ def _measure(options: argparse.Namespace, gpu: dict[str, Any]) -> Sweep[Step, De
         "weight_bytes": {name: weight_bytes(model) for name, model in models.items()},
         "layer_bytes": {name: layer_bytes(model) for name, model in models.items()},
     }
-    sweep: Sweep[Step, DecoderRow] = Sweep(
-        DecoderTable(),
-        bench.measure,
-        heading,
-        [GATES],
-        json_path=json_file(options),
-        budget_seconds=options.budget_seconds,
-        emit=_say,
-        unit="",
-    )
-    sweep.run(steps_of(prefill=options.prefill, batches=options.batches, context=options.context))
+    steps = steps_of(prefill=options.prefill, batches=options.batches, context=options.context)
+    mode = Mode(steps, DecoderTable(), bench.measure, [GATES], lambda row: bool(row.failed), heading, unit="")
+    sweep = Sweep(mode, json_path=json_file(options), budget_seconds=options.budget_seconds, emit=_say)
+    sweep.run()
     return sweep
 
 

@@ -65,7 +65,7 @@ def linears_of_config(config: Mapping[str, Any], *, tp: int = 1, merged: bool = 
         UnsupportedError: a ``model_type`` that is not one of ``ARCHITECTURES``.
     """
     check_whole_number("tp", tp, 1)
-    fields, architecture = _find_architecture(config)
+    fields, architecture = find_architecture(config)
     layout = _Layout(tp, merged)
     attention = _latent_attention if architecture.latent_attention else _attention
     found = (*attention(fields, architecture, layout), *_mlps(fields, architecture, layout))
@@ -152,7 +152,7 @@ def _deepseek_mlp(fields: Fields) -> _MlpSizes:
 
 
 @dataclass(frozen=True)
-class _Architecture:
+class Architecture:
     """What sets one ``model_type`` apart, as transformers has it.
 
     Attributes:
@@ -175,28 +175,33 @@ class _Architecture:
 
 
 _KNOWN = {
-    "llama": _Architecture(mlp_bias=_MLP_BIAS),
-    "mistral": _Architecture(key_value_heads=8, qkv_bias=False, output_bias=False),
-    "mixtral": _Architecture(_routed_experts_alone, key_value_heads=8, qkv_bias=False, output_bias=False),
-    "qwen2": _Architecture(key_value_heads=32, qkv_bias=True, output_bias=False),
-    "qwen2_moe": _Architecture(
+    "llama": Architecture(mlp_bias=_MLP_BIAS),
+    "mistral": Architecture(key_value_heads=8, qkv_bias=False, output_bias=False),
+    "mixtral": Architecture(_routed_experts_alone, key_value_heads=8, qkv_bias=False, output_bias=False),
+    "qwen2": Architecture(key_value_heads=32, qkv_bias=True, output_bias=False),
+    "qwen2_moe": Architecture(
         _qwen2_moe_mlp,
         key_value_heads=16,
         qkv_bias=("qkv_bias", True),
         output_bias=False,
         shared_expert="shared_expert",
     ),
-    "qwen3": _Architecture(key_value_heads=32, head_dim=128),
-    "qwen3_moe": _Architecture(_qwen3_moe_mlp, key_value_heads=4),
-    "deepseek_v2": _Architecture(_deepseek_mlp, latent_attention=True, mlp_bias=_MLP_BIAS),
-    "deepseek_v3": _Architecture(_deepseek_mlp, latent_attention=True),
+    "qwen3": Architecture(key_value_heads=32, head_dim=128),
+    "qwen3_moe": Architecture(_qwen3_moe_mlp, key_value_heads=4),
+    "deepseek_v2": Architecture(_deepseek_mlp, latent_attention=True, mlp_bias=_MLP_BIAS),
+    "deepseek_v3": Architecture(_deepseek_mlp, latent_attention=True),
 }
 
 ARCHITECTURES = tuple(_KNOWN)
 """The model types, as ``config.json`` has them, whose layers are known."""
 
 
-def _find_architecture(config: Mapping[str, Any]) -> tuple[Fields, _Architecture]:
+def find_architecture(config: Mapping[str, Any]) -> tuple[Fields, Architecture]:
+    """The fields of a model's configuration, and what is known of its ``model_type``.
+
+    Raises:
+        InputError, UnsupportedError: as `linears_of_config`.
+    """
     nested = config.get("text_config")
     if isinstance(nested, Mapping):
         config = nested
@@ -212,22 +217,12 @@ def _find_architecture(config: Mapping[str, Any]) -> tuple[Fields, _Architecture
     return Fields(config, model_type), known
 
 
-def find_fields(config: Mapping[str, Any]) -> tuple[Fields, str]:
-    """The fields of a model's configuration, and its ``model_type``.
-
-    Raises:
-        InputError, UnsupportedError: as `linears_of_config`.
-    """
-    fields, _ = _find_architecture(config)
-    return fields, fields.model_type
-
-
 def hidden_size(fields: Fields) -> int:
     """Features between blocks, which are normed."""
     return fields.size("hidden_size", most=MAX_NORM_K)
 
 
-def _attention(fields: Fields, architecture: _Architecture, layout: _Layout) -> Iterator[LinearShape]:
+def _attention(fields: Fields, architecture: Architecture, layout: _Layout) -> Iterator[LinearShape]:
     """Grouped-query attention."""
     hidden, heads = hidden_size(fields), fields.size("num_attention_heads")
     key_value_heads = fields.size_or_null("num_key_value_heads", architecture.key_value_heads) or heads
@@ -240,7 +235,7 @@ def _attention(fields: Fields, architecture: _Architecture, layout: _Layout) -> 
     yield LinearShape("o_proj", hidden, q, fields.bias(architecture.output_bias))
 
 
-def _latent_attention(fields: Fields, architecture: _Architecture, layout: _Layout) -> Iterator[LinearShape]:
+def _latent_attention(fields: Fields, architecture: Architecture, layout: _Layout) -> Iterator[LinearShape]:
     """DeepSeek's: keys and values, and in the larger models queries too, go through a low rank."""
     hidden, bias = hidden_size(fields), fields.bias(architecture.qkv_bias)
     heads = layout.share("num_attention_heads", fields.size("num_attention_heads"))
@@ -258,7 +253,7 @@ def _latent_attention(fields: Fields, architecture: _Architecture, layout: _Layo
     yield LinearShape("o_proj", hidden, heads * value_dim, fields.bias(architecture.output_bias))
 
 
-def _mlps(fields: Fields, architecture: _Architecture, layout: _Layout) -> Iterator[LinearShape]:
+def _mlps(fields: Fields, architecture: Architecture, layout: _Layout) -> Iterator[LinearShape]:
     sizes = architecture.mlp_sizes(fields)
     hidden, bias = hidden_size(fields), fields.bias(architecture.mlp_bias)
     for prefix, total in (("", sizes.dense), (f"{architecture.shared_expert}.", sizes.shared)):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fp8gemm.ahead.architectures import find_fields, hidden_size, qwen_layer_kinds
+from fp8gemm.ahead.architectures import find_architecture, hidden_size, qwen_layer_kinds
 from fp8gemm.ahead.model_config import Fields
 from fp8gemm.errors import InputError
 from fp8gemm.sizes import K_STEP, check_whole_number
@@ -45,8 +45,8 @@ def experts_of_config(config: Mapping[str, Any], *, tp: int = 1, ep: int = 1) ->
     """
     for name, ranks in (("tp", tp), ("ep", ep)):
         check_whole_number(name, ranks, 1)
-    fields, model_type = find_fields(config)
-    reader = _READERS.get(model_type)
+    fields, _ = find_architecture(config)
+    reader = _READERS.get(fields.model_type)
     experts, intermediate = (0, 0) if reader is None else reader(fields)
     if not experts:
         return ()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fp8gemm.errors import CompileError
-from fp8gemm.jit.build import Artifact
+from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.presence import Missing
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
 from fp8gemm.sizes import check_whole_number
+from fp8gemm.tuning.grouped import grouped_configs
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
-from fp8gemm.tuning.grouped_steps import grouped_configs
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
 

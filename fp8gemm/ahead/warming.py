@@ -14,7 +14,8 @@ from fp8gemm.ahead.grouped import GroupedVariants
 from fp8gemm.ahead.kernels import CHIPS, Demand, Variants, all_quantizers, chips_named, demand
 from fp8gemm.cache.entry import directory_name
 from fp8gemm.errors import IncompleteWarmupError, InputError
-from fp8gemm.jit.build import Artifact, build, current_store, forget
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.jit.build import build, current_store, forget
 from fp8gemm.jit.build import recompile as compile_again
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory

@@ -38,12 +38,9 @@ def parse_nk(text: str) -> list[tuple[int, int]]:
 
 def parse_mnk(text: str) -> tuple[int, int, int]:
     """``"65x100x144"`` to the (M, N, K) of a problem."""
-    sizes = text.lower().split("x")
-    if len(sizes) != 3:
-        raise argparse.ArgumentTypeError(f"expected MxNxK, such as 64x7168x2048, got {quoted(text)}")
-    m, n, k = map(parse_positive, sizes)
-    _require_problem(m, n, k)
-    return m, n, k
+    sizes = _three_sizes(text, "MxNxK, such as 64x7168x2048")
+    _require_problem(*sizes)
+    return sizes
 
 
 def parse_k(text: str) -> int:
@@ -80,14 +77,15 @@ def _require_problem(m: int, n: int, k: int) -> None:
 
 def grouped_layers(text: str) -> list[tuple[int, int, int]]:
     """``"256x4096x7168,..."``, G x N x K, each what weights of groups can have."""
-    found = []
-    for part in text.split(","):
-        sizes = part.lower().split("x")
-        if len(sizes) != 3:
-            raise argparse.ArgumentTypeError(f"expected GxNxK, such as 256x4096x7168, got {quoted(part)}")
-        groups, n, k = map(parse_positive, sizes)
-        found.append((groups, n, k))
-    return found
+    return [_three_sizes(part, "GxNxK, such as 256x4096x7168") for part in text.split(",")]
+
+
+def _three_sizes(text: str, expected: str) -> tuple[int, int, int]:
+    sizes = text.lower().split("x")
+    if len(sizes) != 3:
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {quoted(text)}")
+    first, second, third = map(parse_positive, sizes)
+    return first, second, third
 
 
 def shapes(text: str) -> list[Shape]:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
 from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive
 from fp8gemm.cli.exits import Exit
-from fp8gemm.cli.interrupts import loading
-from fp8gemm.cli.output import add_json, apart, json_file, note, tell_json
+from fp8gemm.cli.output import add_json, apart, json_file, lacks_gpu, note, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.lab.bench.report import Shape
-from fp8gemm.lab.bench.sweep import Sweep
-from fp8gemm.lab.provenance import provenance
+from fp8gemm.lab.bench.sweep import Mode, Sweep
+from fp8gemm.lab.provenance import circumstances
 
 if TYPE_CHECKING:
     import torch
 
     from fp8gemm.driver.device import DeviceInfo
-    from fp8gemm.lab.bench.modes import Mode
     from fp8gemm.lab.bench.suite import Suite
 
-SUMMARY = "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU."
 EXAMPLE = "fp8gemm bench --m 64 --nk 7168x2048 --json bench.json"
 DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
 DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
@@ -147,55 +144,36 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         InputError: the options do not fit together.
     """
-    from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
+    from fp8gemm.driver.device import device_info
 
     check_options(options)
-    with loading():
-        diagnosis = diagnose(0)
-    if diagnosis.status is not DeviceStatus.READY:
-        note(f"bench: {diagnosis.message}")
+    if lacks_gpu("bench"):
         return Exit.NO_GPU
     with apart(options):
-        sweep, lacking = _measure(options, device_info(0))
+        sweep = _measure(options, device_info(0))
     tell_json(options, sweep.as_json())
-    return Exit.FAILED if lacking else Exit.DONE
+    return Exit.FAILED if sweep.lacks_ours() else Exit.DONE
 
 
-def _measure(options: argparse.Namespace, device: DeviceInfo) -> tuple[Sweep[Any, Any], bool]:
-    """Every shape that the budget allows, and whether something of ours has no time for one."""
+def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]:
+    """Every shape that the budget allows."""
     import torch
     from tqdm import tqdm
 
     options.rounds = options.rounds or (HOST_ROUNDS if options.host else ROUNDS)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     mode = _mode(options, device, torch.Generator(DEVICE).manual_seed(seed))
-    heading: dict[str, Any] = {
-        "gpu": device.name,
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "driver_cuda": device.driver_version,
-        **provenance(),
-        "seed": seed,
-        **mode.heading,
-    }
+    heading = {"gpu": device.name, **circumstances(device), "seed": seed, **mode.heading}
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     for name, reason in mode.skipped.items():
         note(f"{name} skipped: {reason}")
 
     # None: no bar where the output is no terminal.
     with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
-        sweep = Sweep(
-            mode.table,
-            mode.measure,
-            heading,
-            mode.summaries,
-            json_path=json_file(options),
-            budget_seconds=options.budget_seconds,
-            emit=bar.write,
-            unit=mode.unit,
-        )
-        sweep.run(mode.shapes, advance=bar.update)
-    return sweep, any(mode.lacks(row) for row in sweep.rows)
+        told, budget = replace(mode, heading=heading), options.budget_seconds
+        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=bar.write)
+        sweep.run(advance=bar.update)
+    return sweep
 
 
 def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:

@@ -26,7 +26,6 @@ from fp8gemm.cli.output import add_json, note, tell, tell_json
 from fp8gemm.errors import CacheError, InputError
 from fp8gemm.quoting import counted, printable
 
-SUMMARY = "List, verify, seal, move and empty directories of compiled kernels."
 EXAMPLE = "fp8gemm cache ls"
 
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

@@ -53,10 +53,7 @@ def directory_lines(inventory: Inventory) -> Iterator[str]:
 def directory_json(inventory: Inventory) -> dict[str, Any]:
     """A directory and its kernels."""
     return {
-        "path": str(inventory.layer.path),
-        "state": inventory.state.value,
-        "count": len(inventory.kernels),
-        "damaged": len(inventory.damaged),
+        **_counts(inventory),
         "bytes": inventory.size,
         "manifest": inventory.manifest and {"version": inventory.manifest.version, "count": inventory.manifest.count},
         "kernels": [_kernel_json(kernel) for kernel in inventory.kernels],
@@ -74,12 +71,15 @@ def verdict_lines(inventory: Inventory, problems: Sequence[str]) -> Iterator[str
 
 def verdict_json(inventory: Inventory, problems: Sequence[str]) -> dict[str, Any]:
     """The same."""
+    return {**_counts(inventory), "problems": problems}
+
+
+def _counts(inventory: Inventory) -> dict[str, Any]:
     return {
         "path": str(inventory.layer.path),
         "state": inventory.state.value,
         "count": len(inventory.kernels),
         "damaged": len(inventory.damaged),
-        "problems": problems,
     }
 
 

@@ -13,7 +13,6 @@ from fp8gemm.cli.output import add_json, prints_json, tell, tell_json
 from fp8gemm.lab.demo import report
 from fp8gemm.lab.demo.target import Target, find_target
 
-SUMMARY = "Quantise, compile, multiply, check and time a few layers on the machine at hand."
 EXAMPLE = "fp8gemm demo --m 1,64 --nk 256x512"
 DEFAULT_M = "1,64,4096"
 DEFAULT_NK = "7168x2048,4096x7168,2112x7168"

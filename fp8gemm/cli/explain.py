@@ -13,12 +13,11 @@ from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.explain import Explanation, explain_choice
 from fp8gemm.tuning.explain_grouped import explain_grouped
+from fp8gemm.tuning.grouped import GROUPINGS, parse_grouping
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
-from fp8gemm.tuning.grouped_steps import GROUPINGS, parse_grouping
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, packed_problem
 from fp8gemm.tuning.terms import Row, Value
 
-SUMMARY = "Derive the tile config of a product, term by term, beside the runners-up."
 EXAMPLE = "fp8gemm explain 64 7168 2048 --chip h200"
 WIDTH = 140
 """Columns of the table with the default number of runners-up; formulas are wrapped to keep to it."""

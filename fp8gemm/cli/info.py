@@ -23,7 +23,6 @@ from fp8gemm.jit.compiler import nvrtc_version
 from fp8gemm.jit.headers import include_dir
 from fp8gemm.quoting import counted
 
-SUMMARY = "Say what is installed, what this machine has, and whether kernels can run on it."
 EXAMPLE = "fp8gemm info --json"
 
 

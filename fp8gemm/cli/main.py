@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from fp8gemm import __version__
 from fp8gemm.cli.deprecated import with_json_last
@@ -22,43 +22,22 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 
-class Command(NamedTuple):
-    """A subcommand.
-
-    Attributes:
-        module: where it is; it has ``SUMMARY``, ``EXAMPLE``, which ends its help, ``add_arguments(parser)`` and
-            ``run(options)``, which returns the exit code. It is imported when its command is asked for: what the others
-            need takes seconds to import.
-        summary: its ``SUMMARY``.
-    """
-
-    module: str
-    summary: str
-
-
 COMMANDS = {
-    "demo": Command(
-        "fp8gemm.cli.demo", "Quantise, compile, multiply, check and time a few layers on the machine at hand."
+    "demo": "Quantise, compile, multiply, check and time a few layers on the machine at hand.",
+    "warmup": "Compile every kernel that shapes or a model can need, ahead of time.",
+    "cache": "List, verify, seal, move and empty directories of compiled kernels.",
+    "explain": "Derive the tile config of a product, term by term, beside the runners-up.",
+    "info": "Say what is installed, what this machine has, and whether kernels can run on it.",
+    "tune": (
+        "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table."
     ),
-    "warmup": Command("fp8gemm.cli.warmup", "Compile every kernel that shapes or a model can need, ahead of time."),
-    "cache": Command("fp8gemm.cli.cache", "List, verify, seal, move and empty directories of compiled kernels."),
-    "explain": Command(
-        "fp8gemm.cli.explain",
-        "Derive the tile config of a product, term by term, beside the runners-up.",
-    ),
-    "info": Command(
-        "fp8gemm.cli.info",
-        "Say what is installed, what this machine has, and whether kernels can run on it.",
-    ),
-    "tune": Command(
-        "fp8gemm.cli.tune",
-        "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table.",
-    ),
-    "bench": Command(
-        "fp8gemm.cli.bench",
-        "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU.",
+    "bench": (
+        "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU."
     ),
 }
+"""What each subcommand does. Its module, of the same name, has ``EXAMPLE``, which ends its help,
+``add_arguments(parser)`` and ``run(options)``, which returns the exit code. It is imported when its command is asked
+for: what the others need takes seconds to import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,10 +120,10 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
     parser = _Parser(prog="fp8gemm", description="FP8 matrix products with per-block scales on Hopper.")
     parser.add_argument("--version", action="version", version=f"fp8gemm {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, (place, summary) in COMMANDS.items():
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary[0].lower() + summary[1:].rstrip("."), description=summary)
         if name == asked:
-            module = import_module(place)
+            module = import_module(f"fp8gemm.cli.{name}")
             module.add_arguments(command)
             command.epilog = f"example: {module.EXAMPLE}"
             command.set_defaults(run=module.run)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from fp8gemm.cli.interrupts import loading
 from fp8gemm.writing import write_text
 
 PRINTED = Path("-")
@@ -63,3 +64,15 @@ def apart(options: argparse.Namespace) -> Iterator[None]:
 def note(text: str) -> None:
     """Tell what is no result: progress, and the reason of whatever was not done."""
     print(text, file=sys.stderr, flush=True)
+
+
+def lacks_gpu(command: str) -> bool:
+    """Whether kernels cannot run on GPU 0; the reason is told, for `Exit.NO_GPU`."""
+    from fp8gemm.driver.device import DeviceStatus, diagnose
+
+    with loading():
+        diagnosis = diagnose(0)
+    ready = diagnosis.status is DeviceStatus.READY
+    if not ready:
+        note(f"{command}: {diagnosis.message}")
+    return not ready

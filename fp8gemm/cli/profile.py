@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fp8gemm.cli.arguments import parse_mnk
 from fp8gemm.cli.exits import Exit
-from fp8gemm.cli.output import add_json, apart, note, tell_json
+from fp8gemm.cli.output import add_json, apart, lacks_gpu, tell_json
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.lab.profiling.timeline import Timeline
 from fp8gemm.reading import Kind, read_json
@@ -70,15 +70,12 @@ def _earlier(path: str) -> Timeline:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from fp8gemm.driver.device import DeviceStatus, diagnose
-
-    diagnosis = diagnose(0)
-    if diagnosis.status is not DeviceStatus.READY:
-        note(f"profile: {diagnosis.message}")
+    if lacks_gpu("profile"):
         return Exit.NO_GPU
+    from fp8gemm.lab.profiling.kernel import find_kernel
     from fp8gemm.lab.profiling.run import Subject
 
-    subject = Subject.find(*options.shape, label=options.config)
+    subject = Subject(*find_kernel(*options.shape, label=options.config))
     if options.trace is None and options.timeline is None:
         with apart(options):
             print(subject.title)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,27 +15,25 @@ from typing import TYPE_CHECKING, Any
 from fp8gemm.cli.arguments import grouped_layers, parse_m, parse_nk, parse_positive, random_count, shapes
 from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK
 from fp8gemm.cli.exits import Exit
-from fp8gemm.cli.interrupts import loading
-from fp8gemm.cli.output import add_json, note, prints_json, tell, tell_json
+from fp8gemm.cli.output import add_json, lacks_gpu, note, prints_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
-from fp8gemm.lab.tune.results import Results, Row, merged, recorded_seed
+from fp8gemm.lab.tune.results import Results, Row, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
 from fp8gemm.quoting import counted
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
-from fp8gemm.tuning.select import Config, eligible_configs, select_config
+from fp8gemm.tuning.select import eligible_configs, select_config
 from fp8gemm.tuning.table import NO_TABLES, Table, forget_tables, read_table, write_table
 
 if TYPE_CHECKING:
     from fp8gemm.lab.tune.measure import Tuner
 
-SUMMARY = "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table."
 EXAMPLE = "fp8gemm tune --shapes 64x7168x2048 --table tuned.json"
 DEFAULT_CANDIDATES = 12
 METHOD = (
@@ -103,19 +100,15 @@ def run(options: argparse.Namespace) -> int:
         InputError: a file is not what the option takes, or options exclude each other.
         LostDeviceError: a kernel has broken the CUDA context; what was measured is written.
     """
-    from fp8gemm.driver.device import DeviceStatus, device_info, diagnose
-
     _check_grouped(options)
-    with loading():
-        diagnosis = diagnose(0)
-    if diagnosis.status is not DeviceStatus.READY:
-        note(f"tune: {diagnosis.message}")
+    if lacks_gpu("tune"):
         return Exit.NO_GPU
 
     import torch
 
+    from fp8gemm.driver.device import device_info
     from fp8gemm.kernels.loaded import device_chip
-    from fp8gemm.lab.provenance import provenance
+    from fp8gemm.lab.provenance import circumstances
     from fp8gemm.lab.tune.measure import Tuner
 
     seed = recorded_seed(options.results) if options.seed is None else options.seed
@@ -125,10 +118,7 @@ def run(options: argparse.Namespace) -> int:
         "gpu": device.name,
         "chip": chip.name,
         "num_sms": chip.num_sms,
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "driver_cuda": device.driver_version,
-        **provenance(),
+        **circumstances(device),
         "method": METHOD.format(rounds=options.rounds, measure_ms=options.measure_ms),
         "seed": seed,
         "static_weights": options.static_weights,
@@ -180,28 +170,7 @@ def _check_grouped(options: argparse.Namespace) -> None:
         grouped_problem(grouping, groups, 1, n, k)
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is to be timed for a shape.
-
-    Attributes:
-        problem: the product.
-        candidates: by label, the model's first one first.
-        choice, model: labels of what `select` chooses, and of what it chooses without tables.
-    """
-
-    problem: Problem
-    candidates: dict[str, Config]
-    choice: str
-    model: str
-
-    @property
-    def shape(self) -> Shape:
-        """Its sizes."""
-        return Shape(self.problem.m, self.problem.n, self.problem.k)
-
-
-def plan_work(problem: Problem, chip: Chip, count: int | None) -> Work:
+def plan_work(problem: Problem, chip: Chip, count: int | None) -> Work[Problem]:
     """The first ``count`` eligible candidates by the model, all of them for None, and the choice in any case."""
     ranked = eligible_configs(problem, chip, NO_TABLES)
     choice = select_config(problem, chip)
@@ -239,7 +208,7 @@ class Output:
                 )
             self._table = replace(new, entries=old.entries)
 
-    def finish(self, row: Row, work: Work) -> Row:
+    def finish(self, row: Row, work: Work[Problem]) -> Row:
         """Write a shape whose timings are complete; the row without configs that are not candidates now."""
         self.results.add(row)
         self.rows.append(row.only(work.candidates))
@@ -250,7 +219,7 @@ class Output:
         return self.rows[-1]
 
 
-def _measure(work: Sequence[Work], tuner: Tuner, output: Output, options: argparse.Namespace) -> None:
+def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, options: argparse.Namespace) -> None:
     """Every shape that the budget allows, each written and printed as soon as it is there."""
     from tqdm import tqdm
 
@@ -258,7 +227,7 @@ def _measure(work: Sequence[Work], tuner: Tuner, output: Output, options: argpar
     from fp8gemm.lab.tune.ahead import Ahead
     from fp8gemm.lab.tune.measure import LostDeviceError
 
-    def requests(each: Work, names: Sequence[str]) -> Iterator[Any]:
+    def requests(each: Work[Problem], names: Sequence[str]) -> Iterator[Any]:
         return (kernel_request(each.problem, each.candidates[name]) for name in names if name in each.candidates)
 
     known = [output.results.row(each.shape, choice=each.choice, model=each.model) for each in work]

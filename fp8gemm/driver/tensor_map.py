@@ -18,11 +18,9 @@ MAP_ALIGNMENT = 64
 
 DataType = Literal["uint8", "float16", "bfloat16", "float32"]
 Swizzle = Literal["none", "32B", "64B", "128B"]
-L2Promotion = Literal["none", "64B", "128B", "256B"]
 
 _ELEMENT_BYTES = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 _SWIZZLE_BYTES = {"none": None, "32B": 32, "64B": 64, "128B": 128}
-_PROMOTIONS = {"none": "NONE", "64B": "L2_64B", "128B": "L2_128B", "256B": "L2_256B"}
 _MAX_BOX = 256
 _MAX_EXTENT = 2**32
 _MAX_STRIDE = 2**40
@@ -57,7 +55,6 @@ def encode_2d(
     box_inner: int,
     box_outer: int,
     swizzle: Swizzle = "none",
-    l2_promotion: L2Promotion = "256B",
 ) -> None:
     """Write the tensor map of a matrix; what a box reads outside the matrix is zero, and is not written by a store.
 
@@ -71,13 +68,12 @@ def encode_2d(
         box_inner: elements of a box along the contiguous dimension; a multiple of 16 bytes, within the swizzle's span.
         box_outer: rows of a box.
         swizzle: how 16-byte pieces are permuted in shared memory.
-        l2_promotion: how much L2 fetches at least on a miss.
 
     Raises:
         InputError: an argument breaks one of these rules; nothing was written.
         DriverError: the driver refuses the map all the same.
     """
-    traits = _traits(dtype, (box_inner, box_outer), swizzle, l2_promotion)
+    traits = _traits(dtype, (box_inner, box_outer), swizzle)
     _check_place(destination, address, inner, outer, outer_stride_bytes)
     code = _encode(destination, address, traits, (inner, outer), (outer_stride_bytes,))
     if code:
@@ -98,7 +94,6 @@ def encode_column_blocks(
     box_rows: int,
     box_blocks: int,
     swizzle: Swizzle = "none",
-    l2_promotion: L2Promotion = "256B",
 ) -> None:
     """Write the tensor map of a matrix seen as blocks of columns, side by side: dimensions (column in the block, row,
     block). One copy then fetches several blocks of some rows, each block in one piece.
@@ -106,7 +101,7 @@ def encode_column_blocks(
     Args and errors are those of `encode_2d`, and ``columns`` must be a multiple of ``block_columns``, which are a
     multiple of 16 bytes.
     """
-    traits = _traits(dtype, (block_columns, box_rows, box_blocks), swizzle, l2_promotion)
+    traits = _traits(dtype, (block_columns, box_rows, box_blocks), swizzle)
     _check_place(destination, address, columns, rows, row_stride_bytes)
     if columns % block_columns:
         raise InputError(f"Tensor map: expected whole blocks of {block_columns} columns, got {columns} columns.")
@@ -165,14 +160,10 @@ def replace_address(destination: int, address: int) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _traits(dtype: str, box: tuple[int, ...], swizzle: str, l2_promotion: str) -> _Traits:
+def _traits(dtype: str, box: tuple[int, ...], swizzle: str) -> _Traits:
     """Check and translate what a kernel's config fixes, once per config."""
     box_inner = box[0]
-    for name, value, allowed in (
-        ("dtype", dtype, _ELEMENT_BYTES),
-        ("swizzle", swizzle, _SWIZZLE_BYTES),
-        ("l2_promotion", l2_promotion, _PROMOTIONS),
-    ):
+    for name, value, allowed in (("dtype", dtype, _ELEMENT_BYTES), ("swizzle", swizzle, _SWIZZLE_BYTES)):
         if value not in allowed:
             raise InputError(f"Tensor map {name}: expected one of {', '.join(allowed)}, got {value!r}.")
     names = ("box_inner", "box_outer") if len(box) == 2 else ("block_columns", "box_rows", "box_blocks")
@@ -198,7 +189,7 @@ def _traits(dtype: str, box: tuple[int, ...], swizzle: str, l2_promotion: str) -
         element_strides=_Box[len(box)](*(1 for _ in box)),
         interleave=codes["INTERLEAVE_none"],
         swizzle=codes["SWIZZLE_" + swizzle],
-        l2_promotion=codes["L2_PROMOTION_" + l2_promotion],
+        l2_promotion=codes["L2_PROMOTION"],
         out_of_bounds=codes["FLOAT_OOB_FILL_none"],
     )
 
@@ -214,7 +205,7 @@ def _codes() -> dict[str, int]:
     return {
         **{f"DATA_TYPE_{n}": code("CUtensorMapDataType", f"DATA_TYPE_{n.upper()}") for n in _ELEMENT_BYTES},
         **{f"SWIZZLE_{n}": code("CUtensorMapSwizzle", f"SWIZZLE_{n.upper()}") for n in _SWIZZLE_BYTES},
-        **{f"L2_PROMOTION_{n}": code("CUtensorMapL2promotion", f"L2_PROMOTION_{m}") for n, m in _PROMOTIONS.items()},
+        "L2_PROMOTION": code("CUtensorMapL2promotion", "L2_PROMOTION_L2_256B"),  # fetched at least, on a miss
         "INTERLEAVE_none": code("CUtensorMapInterleave", "INTERLEAVE_NONE"),
         "FLOAT_OOB_FILL_none": code("CUtensorMapFloatOOBfill", "FLOAT_OOB_FILL_NONE"),
     }

@@ -25,18 +25,6 @@ from fp8gemm.jit.compiler import compile_program
 from fp8gemm.jit.job import Job
 from fp8gemm.jit.request import KernelRequest
 
-__all__ = [
-    "Artifact",
-    "build",
-    "contents_stamp",
-    "current_store",
-    "forget",
-    "is_ready",
-    "quarantine",
-    "rebuild",
-    "recompile",
-]
-
 
 def build(request: KernelRequest, *, allow_compile: bool = True, include_dir: Path | None = None) -> Artifact:
     """The compiled kernel for a request. Threads and processes that ask together compile it once.

@@ -53,13 +53,8 @@ def header_closure(source: str, include_dir: Path) -> Headers:
     return tuple(sorted(found.items()))
 
 
-def cache_key(source: str, options: Sequence[str], arch: str, include_dir: Path) -> str:
-    """The 64 hexadecimal digits that name the kernel compiled from this source; reads the headers."""
-    return key_of(source, header_closure(source, include_dir), options=options, arch=arch)
-
-
 def key_of(source: str, headers: Headers, *, options: Sequence[str], arch: str) -> str:
-    """``cache_key`` for headers that have been read already."""
+    """The 64 hexadecimal digits that name the kernel compiled from this source, with what it can include."""
     flat_headers = (part for path, content in headers for part in (path.encode(), content))
     return _digest(
         (

@@ -19,7 +19,8 @@ from fp8gemm.driver.library import (
 )
 from fp8gemm.errors import CacheMissError, DriverError
 from fp8gemm.frozen import dataclass
-from fp8gemm.jit.build import Artifact, build, quarantine, rebuild
+from fp8gemm.jit.artifact import Artifact
+from fp8gemm.jit.build import build, quarantine, rebuild
 from fp8gemm.jit.render import ENTRY
 from fp8gemm.jit.request import KernelRequest
 

@@ -15,8 +15,6 @@ from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, Store
 if TYPE_CHECKING:
     from torch import Tensor
 
-_HEADER = "fp8gemm/kernels/dense.cuh"
-_FAMILY = "Dense"
 _SWIZZLES: dict[int, Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
 
 
@@ -30,8 +28,8 @@ class DenseKernel(SingleKernel):
         """What the JIT must build for a problem under a config."""
         return KernelRequest(
             label=request_label(f"dense_{problem.scaling.value}", problem, config.label),
-            header=_HEADER,
-            family=_FAMILY,
+            header="fp8gemm/kernels/dense.cuh",
+            family="Dense",
             config=(
                 ("n", problem.n),
                 ("k", problem.k),

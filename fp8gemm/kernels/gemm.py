@@ -197,10 +197,14 @@ class SingleKernel(GemmKernel):
         """
         block = self.new_block()
         self._encode(a, scales_a, b, scales_b, out, block)
-        m = a.shape[0]
+        fill_output(block, out, c)
+        m, params = a.shape[0], block.params
         launch = self.launch_for(m * self.problem.n * self.problem.k)
+        params.m = m
+        if bias is not None:
+            params.bias = bias.data_ptr()
         # Where nothing runs ahead of the kernel before, weights that are asked for first only make the rest late.
-        _fill(block, m, out, c, bias, static_weights and launch.programmatic)
+        params.static_weights = static_weights and launch.programmatic
         return BoundLaunch(launch, block, stream, self.grid(m))
 
     def rebind(self, bound: BoundLaunch, *, a: int, scales_a: int, out: int, stream: int) -> BoundLaunch:
@@ -220,17 +224,6 @@ class SingleKernel(GemmKernel):
     def __call__(self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **others: Any) -> None:
         """Bind and launch; arguments are those of `bind`."""
         self.bind(a, scales_a, b, scales_b, **others)()
-
-
-def _fill(
-    block: ArgumentBlock, m: int, out: Tensor, c: Tensor | None, bias: Tensor | None, static_weights: bool
-) -> None:
-    params = block.params
-    fill_output(block, out, c)
-    if bias is not None:
-        params.bias = bias.data_ptr()
-    params.m = m
-    params.static_weights = static_weights
 
 
 def fill_output(block: ArgumentBlock, out: Tensor, c: Tensor | None) -> None:

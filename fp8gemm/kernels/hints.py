@@ -31,39 +31,34 @@ def naming_the_warmup(command: Callable[[], str]) -> Iterator[None]:
 
 
 def warmup_of(problem: AnyProblem, chip: Chip) -> str:
-    """The command that compiles the kernels of a problem, and of others like it."""
-    return warmup_of_grouped(problem, chip) if isinstance(problem, GroupedProblem) else warmup_of_single(problem, chip)
+    """The command that compiles the kernels of a problem, and of others like it.
 
-
-def warmup_of_single(problem: Problem, chip: Chip) -> str:
-    """The command that compiles the kernels of a GEMM for every M that it usually has, and for that of ``problem``."""
-    command = f"fp8gemm warmup --nk {problem.n}x{problem.k}"
-    if problem.m > MAX_M:
-        command += f" --max-m {problem.m}"
-    command = _with_chip(command, chip)
-    if problem.output is not OutputType.BFLOAT16:
-        command += f" --out-dtype {problem.output.value}"
-    epilogue = epilogue_text(problem.c, problem.bias)
-    if epilogue != NONE:
-        command += f" --epilogue {epilogue}"
-    if problem.scaling is Scaling.ROW:
-        command += " --scaling rows"
-    return _with_settings(_with_mode(command + _any_strides(problem), problem.batch_invariant))
-
-
-def warmup_of_grouped(problem: GroupedProblem, chip: Chip) -> str:
-    """The command that compiles the kernels of a grouped product for every M that a group usually has, and for that of
-    ``problem``; of groups of columns, for the gradient of a weight that has as many rows."""
-    of_columns = problem.grouping is Grouping.COLUMNS
-    # Without rows nothing is multiplied, but a kernel is loaded all the same: that of the fewest.
-    n, k = (max(problem.m, 1), problem.n) if of_columns else (problem.n, problem.k)
-    command = f"fp8gemm warmup --grouped {problem.groups}x{n}x{k} --layout {problem.grouping.value}"
+    They are those of every M that a GEMM or a group usually has, and of that of ``problem``; of groups of columns, of
+    the gradient of a weight that has as many rows.
+    """
+    of_columns = isinstance(problem, GroupedProblem) and problem.grouping is Grouping.COLUMNS
+    weights = _groups(problem) if isinstance(problem, GroupedProblem) else f"--nk {problem.n}x{problem.k}"
+    command = f"fp8gemm warmup {weights}"
     if problem.m > MAX_M and not of_columns:
         command += f" --max-m {problem.m}"
     command = _with_chip(command, chip)
     if problem.output is not OutputType.BFLOAT16 and not of_columns:
         command += f" --out-dtype {problem.output.value}"
+    if isinstance(problem, Problem):
+        command += _terms(problem)
     return _with_settings(_with_mode(command + _any_strides(problem), problem.batch_invariant))
+
+
+def _groups(problem: GroupedProblem) -> str:
+    # Without rows nothing is multiplied, but a kernel is loaded all the same: that of the fewest.
+    sizes = (max(problem.m, 1), problem.n) if problem.grouping is Grouping.COLUMNS else (problem.n, problem.k)
+    return f"--grouped {problem.groups}x{sizes[0]}x{sizes[1]} --layout {problem.grouping.value}"
+
+
+def _terms(problem: Problem) -> str:
+    epilogue = epilogue_text(problem.c, problem.bias)
+    added = "" if epilogue == NONE else f" --epilogue {epilogue}"
+    return f"{added} --scaling rows" if problem.scaling is Scaling.ROW else added
 
 
 def warmup_of_quantizer(request: KernelRequest) -> str:

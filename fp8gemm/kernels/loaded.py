@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from fp8gemm import settings
 from fp8gemm.driver.device import hopper_info
 from fp8gemm.errors import CacheMissError
-from fp8gemm.kernels.catalogue import candidates, kernel_request, kind_of, load_kernel, ranked
+from fp8gemm.kernels.catalogue import kind_of, load_kernel, ranked
 from fp8gemm.kernels.gemm import GemmKernel, SingleKernel
 from fp8gemm.kernels.hints import naming_the_warmup, warmup_of, warmup_of_quantizer
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
@@ -53,7 +53,11 @@ def kernel_for(problem: AnyProblem, chip: Chip, device_index: int) -> GemmKernel
     found: GemmKernel | None = _kernels.get(key)
     if found is not None:
         return found
-    ready = _nearest_config(problem, chip, device_index) if in_force.jit == "nearest" else None
+    ready: Config | None = None
+    if in_force.jit == "nearest":
+        from fp8gemm.kernels.nearest import nearest_config
+
+        ready = nearest_config(problem, chip, device_index)
     if ready is not None:
         key = _key(problem, ready, chip, device_index, in_force.pdl)
     try:
@@ -153,15 +157,3 @@ def _best(problem: AnyProblem, chip: Chip, device_index: int, programmatic: bool
 def _key(problem: AnyProblem, config: Config, chip: Chip, device_index: int, programmatic: bool) -> _GemmKey:
     """All that tells loaded kernels apart: not M, nor why the config was chosen."""
     return kind_of(problem), config, device_index, chip, programmatic
-
-
-def _nearest_config(problem: AnyProblem, chip: Chip, device_index: int) -> Config | None:
-    from fp8gemm.kernels.nearest import nearest_config
-
-    return nearest_config(
-        problem,
-        chip,
-        device_index,
-        candidates=lambda: candidates(problem, chip),
-        request_of=lambda config: kernel_request(problem, config),
-    )

@@ -9,7 +9,7 @@ by a product that would have none.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,7 @@ import torch
 from fp8gemm import settings
 from fp8gemm.jit.build import contents_stamp, is_ready
 from fp8gemm.jit.kernel import is_loaded
-from fp8gemm.jit.request import KernelRequest
-from fp8gemm.kernels.catalogue import kind_of
+from fp8gemm.kernels.catalogue import candidates, kernel_request, kind_of
 from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import counted_rows
@@ -52,22 +51,13 @@ _looks: dict[tuple[tuple[Path, ...], tuple[Path, ...]], _Look] = {}
 """By the directories in force. A look is replaced as a whole: no thread adds what it saw before to the next one."""
 
 
-def nearest_config(
-    problem: AnyProblem,
-    chip: Chip,
-    device_index: int,
-    *,
-    candidates: Callable[[], Iterable[Config]],
-    request_of: Callable[[Config], KernelRequest],
-) -> Config | None:
+def nearest_config(problem: AnyProblem, chip: Chip, device_index: int) -> Config | None:
     """The best config whose kernel is in a cache or, while a CUDA graph is captured, loaded on the GPU.
 
     Args:
         problem: what is asked for.
         chip: what its configs are chosen for.
         device_index: the GPU.
-        candidates: makes its configs, best first; some may come again.
-        request_of: from a config to its kernel.
 
     Returns:
         None if there is none.
@@ -75,17 +65,17 @@ def nearest_config(
     with torch.cuda.device(device_index):
         capturing = torch.cuda.is_current_stream_capturing()
     if capturing:
-        return next((each for each in candidates() if is_loaded(request_of(each), device_index)), None)
+        configs = candidates(problem, chip)
+        return next((each for each in configs if is_loaded(kernel_request(problem, each), device_index)), None)
     look = _current_look()
     product = replace(problem, m=counted_rows(problem.m)), chip, tables_in_force()
     known = look.choices.get(product)
     if known is not None:
         return known
-    kind = kind_of(problem)
-    found = _first_ready(look, kind, candidates(), request_of)
+    found = _first_ready(look, problem, chip)
     if found is None and look.stamp != contents_stamp():
         look = _new_look()
-        found = _first_ready(look, kind, candidates(), request_of)
+        found = _first_ready(look, problem, chip)
     if found is not None:
         if len(look.choices) >= _MOST_CHOICES:
             look.choices.clear()
@@ -98,13 +88,12 @@ def forget() -> None:
     _looks.pop(_place(), None)
 
 
-def _first_ready(
-    look: _Look, kind: AnyProblem, configs: Iterable[Config], request_of: Callable[[Config], KernelRequest]
-) -> Config | None:
-    for config in configs:
+def _first_ready(look: _Look, problem: AnyProblem, chip: Chip) -> Config | None:
+    kind = kind_of(problem)
+    for config in candidates(problem, chip):
         ready = look.ready.get((kind, config))
         if ready is None:
-            ready = look.ready[kind, config] = is_ready(request_of(config))
+            ready = look.ready[kind, config] = is_ready(kernel_request(problem, config))
         if ready:
             return config
     return None

@@ -18,8 +18,6 @@ from fp8gemm.jit.request import KernelRequest
 if TYPE_CHECKING:
     from torch import Tensor
 
-_HEADER = "fp8gemm/kernels/stream.cuh"
-_FAMILY = "Stream"
 _THREADS = 32
 _ALIGNMENT = 16
 _LINE_BYTES = 128
@@ -59,8 +57,8 @@ def kernel_request(n: int, k: int, config: StreamConfig) -> KernelRequest:
     """What the JIT must build to stream an (N, K) weight; K is a multiple of 16."""
     return KernelRequest(
         label=f"stream-n{n}-k{k}-s{config.stages}x{config.stage_bytes}",
-        header=_HEADER,
-        family=_FAMILY,
+        header="fp8gemm/kernels/stream.cuh",
+        family="Stream",
         config=(
             ("n", n),
             ("k", k),

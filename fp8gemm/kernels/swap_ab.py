@@ -16,9 +16,6 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes, tiles_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-_HEADER = "fp8gemm/kernels/swap_ab.cuh"
-_FAMILY = "SwapAb"
-
 
 class SwapAbKernel(SingleKernel):
     """One kernel of the family; arguments and errors are those of `GemmKernel`."""
@@ -30,8 +27,8 @@ class SwapAbKernel(SingleKernel):
         """What the JIT must build for a problem under a config."""
         return KernelRequest(
             label=request_label("swap_ab", problem, config.label),
-            header=_HEADER,
-            family=_FAMILY,
+            header="fp8gemm/kernels/swap_ab.cuh",
+            family="SwapAb",
             config=(
                 ("n", problem.n),
                 ("k", problem.k),

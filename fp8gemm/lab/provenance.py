@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fp8gemm.jit.headers import include_dir
+
+if TYPE_CHECKING:
+    from fp8gemm.driver.device import DeviceInfo
 
 UNKNOWN = "unknown"
 CHANGED = "+changes"
 _DIGITS = 16
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _CODE = ("fp8gemm", "include", "scripts", "tests")
+
+
+def circumstances(device: DeviceInfo) -> dict[str, str]:
+    """The day, and what is measured with on a GPU, for the heading of a result file."""
+    import torch
+
+    today = datetime.date.today().isoformat()
+    return {"date": today, "torch": torch.__version__, "driver_cuda": device.driver_version, **provenance()}
 
 
 def provenance(commit: str | None = None, *, include: Path | None = None) -> dict[str, str]:

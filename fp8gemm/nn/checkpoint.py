@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.tensors import found
 from fp8gemm.errors import InputError
 from fp8gemm.scales import block_count
 
@@ -47,7 +48,7 @@ def checked_weight(name: str, weight: Tensor, n: int, k: int) -> Tensor:
     """
     if weight.dtype != torch.float8_e4m3fn or tuple(weight.shape) != (n, k):
         hint = "" if not weight.is_floating_point() or weight.element_size() == 1 else "; quantise it first"
-        raise InputError(f"{name}: expected torch.float8_e4m3fn of shape {(n, k)} = (N, K), got {_found(weight)}{hint}")
+        raise InputError(f"{name}: expected torch.float8_e4m3fn of shape {(n, k)} = (N, K), got {found(weight)}{hint}")
     return weight.detach().contiguous()
 
 
@@ -62,7 +63,7 @@ def checked_scales(name: str, scales: Tensor, n: int, k: int) -> Tensor:
         transposed = shape[0] != shape[1] and tuple(scales.shape) == shape[::-1]
         raise InputError(
             f"{name}: expected {' or '.join(map(str, _SCALE_DTYPES))} of shape {shape} = (ceil(N/128), ceil(K/128)), "
-            f"got {_found(scales)}{'; it is transposed' if transposed else ''}"
+            f"got {found(scales)}{'; it is transposed' if transposed else ''}"
         )
     return scales.detach().to(torch.float32).contiguous()
 
@@ -75,14 +76,10 @@ def checked_bias(name: str, bias: Tensor, n: int) -> Tensor:
     """
     if bias.dtype not in _BIAS_DTYPES or tuple(bias.shape) != (n,):
         expected = " or ".join(map(str, _BIAS_DTYPES))
-        raise InputError(f"{name}: expected {expected} of shape {(n,)} = (N,), got {_found(bias)}")
+        raise InputError(f"{name}: expected {expected} of shape {(n,)} = (N,), got {found(bias)}")
     return bias.detach().to(bias_dtype(bias.dtype)).contiguous()
 
 
 def bias_dtype(dtype: torch.dtype) -> torch.dtype:
     """What a bias of ``dtype`` is kept in: kernels add bfloat16 and float32, and float16 fits in the latter."""
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-
-
-def _found(tensor: Tensor) -> str:
-    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

@@ -8,17 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fp8gemm.checks.dtypes import INPUTS, INTEGERS, check_dtype
+from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype
 from fp8gemm.checks.tensors import check_tensor as check_dense
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_tensor
-from fp8gemm.nn.moving import moving_only
+from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.grouped import gemm_grouped, gemm_masked
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
 from fp8gemm.routing import permute, unpermute
 from fp8gemm.scales import block_count
 
-_FP8 = torch.float8_e4m3fn
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -83,11 +82,9 @@ class Fp8Experts(nn.Module):
         shape = self._shape()
         shape.check()
         for name, (n, k) in ((GATE_UP, shape.gate_up), (DOWN, shape.down)):
-            # NOTE: zeros as bytes, because not every device fills FP8.
-            codes = torch.zeros(self.num_local_experts, n, k, dtype=torch.uint8, device=device).view(_FP8)
             blocks = self.num_local_experts, block_count(n), block_count(k)
-            self.register_parameter(name, _frozen(codes))
-            self.register_parameter(name + SCALES, _frozen(torch.ones(blocks, dtype=torch.float32, device=device)))
+            self.register_parameter(name, zero_codes(self.num_local_experts, n, k, device=device))
+            self.register_parameter(name + SCALES, frozen(torch.ones(blocks, dtype=torch.float32, device=device)))
 
     @classmethod
     def from_bfloat16(
@@ -172,8 +169,8 @@ class Fp8Experts(nn.Module):
             batch_invariant=batch_invariant,
         )
         for name, weight in zip((GATE_UP, DOWN), merged, strict=True):
-            setattr(block, name, _frozen(weight.codes))
-            setattr(block, name + SCALES, _frozen(weight.scales))
+            setattr(block, name, frozen(weight.codes))
+            setattr(block, name + SCALES, frozen(weight.scales))
         return block
 
     def forward(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
@@ -223,7 +220,7 @@ class Fp8Experts(nn.Module):
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
         groups, device = self.num_local_experts, self.gate_up_proj.device
-        dtypes = INPUTS if scales is None else (_FP8,)
+        dtypes = INPUTS if scales is None else (CODES,)
         check_tensor("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
         check_tensor("counts", counts, INTEGERS, (groups,), "(G,)", device)
         out_dtype = torch.bfloat16
@@ -272,15 +269,8 @@ class Fp8Experts(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def __getstate__(self) -> dict[str, Any]:
-        # NOTE: codes as bytes, because what pickle writes of an FP8 tensor torch cannot load again.
-        codes = {name: getattr(self, name).detach().view(torch.uint8) for name in (GATE_UP, DOWN)}
-        return {**self.__dict__, "_parameters": {**self._parameters, **codes}}
+        return state_with_bytes(self, GATE_UP, DOWN)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        codes = {name: _frozen(state["_parameters"][name].view(_FP8)) for name in (GATE_UP, DOWN)}
-        self._parameters = {**self._parameters, **codes}
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)
+        codes_from_bytes(self, GATE_UP, DOWN)

@@ -22,7 +22,7 @@ from fp8gemm.nn.checkpoint import (
     checked_state,
     checked_weight,
 )
-from fp8gemm.nn.moving import moving_only
+from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.dense import gemm
 from fp8gemm.products.linear import LinearPlan, check_input
 from fp8gemm.products.operands import uses_reference
@@ -32,7 +32,6 @@ from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.scales import block_count
 from fp8gemm.sizes import check_size
 
-_FP8 = torch.float8_e4m3fn
 _OPERANDS = f"x {WEIGHT} {SCALES} {BIAS}?"
 
 
@@ -90,12 +89,10 @@ class Fp8Linear(nn.Module):
         self._dtype = dtype
         self._plan = LinearPlan(max_m=max_m, batch_invariant=batch_invariant)
         blocks = block_count(out_features), block_count(in_features)
-        # NOTE: zeros as bytes, because not every device fills FP8.
-        codes = torch.zeros(out_features, in_features, dtype=torch.uint8, device=device).view(_FP8)
-        self.weight = _frozen(codes)
-        self.weight_scale_inv = _frozen(torch.ones(blocks, dtype=torch.float32, device=device))
+        self.weight = zero_codes(out_features, in_features, device=device)
+        self.weight_scale_inv = frozen(torch.ones(blocks, dtype=torch.float32, device=device))
         zeros = torch.zeros(out_features, dtype=bias_dtype(dtype), device=device) if bias else None
-        self.register_parameter(BIAS, None if zeros is None else _frozen(zeros))
+        self.register_parameter(BIAS, None if zeros is None else frozen(zeros))
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, max_m: int = 16384, batch_invariant: bool | None = None) -> Fp8Linear:
@@ -150,10 +147,10 @@ class Fp8Linear(nn.Module):
                 raise InputError(f"{name}: expected the device of weight, {weight.device}, got {tensor.device}")
         options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
         layer = cls(k, n, bias is not None, device="meta", dtype=dtype, **options)
-        layer.weight = _frozen(weight)
-        layer.weight_scale_inv = _frozen(checked_scales(SCALES, weight_scale_inv, n, k))
+        layer.weight = frozen(weight)
+        layer.weight_scale_inv = frozen(checked_scales(SCALES, weight_scale_inv, n, k))
         if bias is not None:
-            layer.bias = _frozen(checked_bias(BIAS, bias, n))
+            layer.bias = frozen(checked_bias(BIAS, bias, n))
         layer._prepare()
         return layer
 
@@ -245,16 +242,7 @@ class Fp8Linear(nn.Module):
         self._prepare()
         return self
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """Check and convert this layer's tensors before any of them is copied or assigned.
 
         Raises:
@@ -264,22 +252,13 @@ class Fp8Linear(nn.Module):
         state_dict = checked_state(
             state_dict, prefix, self.out_features, self.in_features, has_bias=self.bias is not None
         )
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, *others)
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
-        # NOTE: codes as bytes, because what pickle writes of an FP8 tensor torch cannot load again.
-        parameters = {**self._parameters, WEIGHT: self.weight.detach().view(torch.uint8)}
-        return {**self.__dict__, "_parameters": parameters}
+        return state_with_bytes(self, WEIGHT)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._parameters = dict(self._parameters)
-        self._parameters[WEIGHT] = _frozen(state["_parameters"][WEIGHT].view(_FP8))
+        codes_from_bytes(self, WEIGHT)
         self._prepare()
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)

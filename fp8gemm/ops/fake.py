@@ -26,8 +26,7 @@ def _gemm(
     c: Tensor | None,
     bias: Tensor | None,
     out_dtype: torch.dtype,
-    batch_invariant: bool | None,
-    static_weights: bool,
+    *_: object,
 ) -> Tensor:
     check_product(a, scales_a, b, scales_b, c, bias, None, out_dtype)
     return a.new_empty((a.shape[0], b.shape[0]), dtype=out_dtype)
@@ -40,9 +39,7 @@ def _gemm_out(
     scales_b: Tensor,
     c: Tensor | None,
     bias: Tensor | None,
-    batch_invariant: bool | None,
-    static_weights: bool,
-    *,
+    *_: object,
     out: Tensor,
 ) -> None:
     check_product(a, scales_a, b, scales_b, c, bias, out, out.dtype)
@@ -100,7 +97,7 @@ def _gemm_grouped(
     offsets: Tensor | None,
     out_dtype: torch.dtype,
     expected_m: int | None,
-    batch_invariant: bool | None,
+    *_: object,
 ) -> Tensor:
     shape = check_grouped(a, scales_a, b, scales_b, indices, offsets, None, out_dtype, expected_m)
     return a.new_empty(shape, dtype=out_dtype)
@@ -114,7 +111,7 @@ def _gemm_grouped_out(
     indices: Tensor | None,
     offsets: Tensor | None,
     expected_m: int | None,
-    batch_invariant: bool | None,
+    *_: object,
     out: Tensor,
 ) -> None:
     check_grouped(a, scales_a, b, scales_b, indices, offsets, out, out.dtype, expected_m)
@@ -128,7 +125,7 @@ def _gemm_masked(
     counts: Tensor,
     out_dtype: torch.dtype,
     expected_m: int | None,
-    batch_invariant: bool | None,
+    *_: object,
 ) -> Tensor:
     shape = check_masked(a, scales_a, b, scales_b, counts, None, out_dtype, expected_m)
     return a.new_empty(shape, dtype=out_dtype)
@@ -141,7 +138,7 @@ def _gemm_masked_out(
     scales_b: Tensor,
     counts: Tensor,
     expected_m: int | None,
-    batch_invariant: bool | None,
+    *_: object,
     out: Tensor,
 ) -> None:
     check_masked(a, scales_a, b, scales_b, counts, out, out.dtype, expected_m)
@@ -159,20 +156,10 @@ def _gemm_k_grouped_out(
     check_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
 
 
-FAKES: dict[str, Callable[..., Any]] = {
-    "gemm": _gemm,
-    "gemm_out": _gemm_out,
-    "quantize_activation": _quantize_activation,
-    "quantize_activation_out": _quantize_activation_out,
-    "quantize_weight": _quantize_weight,
-    "quantize_silu_mul": _quantize_silu_mul,
-    "quantize_rms_norm": _quantize_rms_norm,
-    "quantize_add_rms_norm": _quantize_add_rms_norm,
-    "gemm_grouped": _gemm_grouped,
-    "gemm_grouped_out": _gemm_grouped_out,
-    "gemm_masked": _gemm_masked,
-    "gemm_masked_out": _gemm_masked_out,
-    "gemm_k_grouped": _gemm_k_grouped,
-    "gemm_k_grouped_out": _gemm_k_grouped_out,
-}
+_ALL: tuple[Callable[..., Any], ...] = (
+    *(_gemm, _gemm_out, _gemm_grouped, _gemm_grouped_out, _gemm_masked, _gemm_masked_out),
+    *(_gemm_k_grouped, _gemm_k_grouped_out, _quantize_activation, _quantize_activation_out),
+    *(_quantize_weight, _quantize_silu_mul, _quantize_rms_norm, _quantize_add_rms_norm),
+)
+FAKES = {fake.__name__.removeprefix("_"): fake for fake in _ALL}
 """By the operator's name."""

@@ -16,15 +16,7 @@ from fp8gemm.tuning.select import Config, ranked_configs, rounded, why_last
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
-from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows
-
-
-@dataclass(frozen=True)
-class GroupedCost:
-    """What grouped products are taken to cost."""
-
-    total_us: float
-
+from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows, product_facts
 
 AnyCost = Cost | SwapAbCost
 Costs = Mapping[Config, AnyCost]
@@ -42,7 +34,6 @@ class Explanation:
         legal: how many configs there were to choose from.
         source: ``MODEL`` or ``TABLE``.
         configs: the winner, and the best of the others by prediction: of its orientation, of grouped products of both.
-        costs: theirs, with M counted as the choice counts it.
         facts: rows of one value, of the problem and the chip.
         rows: rows of one value per config.
         verdict: sentences: what bounds the problem; where the choice comes from and its largest term; what the first
@@ -54,7 +45,6 @@ class Explanation:
     legal: int
     source: str
     configs: tuple[Config, ...]
-    costs: tuple[AnyCost | GroupedCost, ...]
     facts: tuple[Row, ...]
     rows: tuple[Row, ...]
     verdict: tuple[str, ...]
@@ -86,8 +76,7 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     winner, least = next(iter(costs)), ranked_configs(problem, chip, NO_TABLES)[0]
     alike = [config for config in costs if type(config) is type(winner)]
     shown = tuple(alike[: 1 + max(runners_up, 0)])
-    shown_costs = tuple(costs[config] for config in shown)
-    facts = tuple(fact_rows(problem, counted, chip))
+    facts = fact_rows(product_facts(problem, counted, chip))
     if winner != least:
         choice = [_measured(winner, least, costs)]
     else:
@@ -105,9 +94,8 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
         legal=len(costs),
         source=MODEL if winner == least else TABLE,
         configs=shown,
-        costs=shown_costs,
         facts=facts,
-        rows=tuple(config_rows(problem, chip, shown, shown_costs)),
+        rows=tuple(config_rows(problem, chip, shown, [costs[config] for config in shown])),
         verdict=(bound_sentence({fact.name: fact.values[0] for fact in facts}), *choice),
     )
 
@@ -123,12 +111,18 @@ def _other_orientation(winner: Config, costs: Costs) -> list[str]:
     if not others:
         return []
     best = min(others, key=lambda config: costs[config].total_us)
-    name = (
-        "ordinary orientation"
-        if isinstance(winner, SwapAbConfig)
-        else "swapped orientation, weights on the 64-row side,"
-    )
-    return [f"The {name} would take {in_us(costs[best].total_us)} at best, with {best.label}."]
+    return [other_orientation(winner, costs[best].total_us, best)]
+
+
+def other_orientation(winner: Config, us: float, best: Config) -> str:
+    """What the orientation that the winner does not have would take at best."""
+    return f"The {other_name(winner)} would take {in_us(us)} at best, with {best.label}."
+
+
+def other_name(config: Config) -> str:
+    """What sentences call the orientation that a config does not have."""
+    swapped = isinstance(config, SwapAbConfig)
+    return "ordinary orientation" if swapped else "swapped orientation, weights on the 64-row side,"
 
 
 def bound_sentence(facts: Mapping[str, Value]) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.explain import MODEL, Explanation, GroupedCost, bound_sentence, in_us
+from fp8gemm.tuning.explain import MODEL, Explanation, bound_sentence, in_us, other_name, other_orientation
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, swapped_resident_ctas
-from fp8gemm.tuning.grouped_model import swapped_us, tile_us
+from fp8gemm.tuning.grouped_model import predicted_us
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
 from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, Chip
 from fp8gemm.tuning.problem import Grouping, counted_rows
@@ -18,15 +18,15 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.terms import (
     COST,
     COUNTED_M,
-    FACTS,
     OUTPUT,
     SHARED,
     STORE,
     TILE,
     Fact,
-    Row,
-    Value,
+    Term,
+    fact_rows,
     roofline_facts,
+    term_rows,
 )
 
 _Costs = dict[Config, float]
@@ -41,32 +41,19 @@ def explain_grouped(problem: GroupedProblem, chip: Chip, runners_up: int = 4) ->
     if problem.m < 1:
         raise InputError(f"expected M >= 1, since a group without rows has no tiles, got M = {problem.m}")
     counted = replace(problem, m=counted_rows(problem.m))
-    costs = {config: _predicted_us(counted, config, chip) for config in ranked_grouped(problem, chip)}
+    costs = {config: predicted_us(counted, config, chip) for config in ranked_grouped(problem, chip)}
     shown = tuple(costs)[: 1 + max(runners_up, 0)]
-    facts = tuple(Row(FACTS, name, unit, formula, (value,)) for name, unit, formula, value in _facts(problem, chip))
-    terms = zip(*(_terms(problem, config, costs[config], chip) for config in shown), strict=True)
-    rows = tuple(
-        Row(group, name, unit, formula, tuple(value for *_, value in same))
-        for same in terms
-        for group, name, unit, formula, _ in same[:1]
-    )
+    facts = fact_rows(_facts(problem, chip))
     return Explanation(
         problem=problem,
         chip=chip,
         legal=len(costs),
         source=MODEL,
         configs=shown,
-        costs=tuple(GroupedCost(costs[config]) for config in shown),
         facts=facts,
-        rows=rows,
+        rows=tuple(term_rows(_terms(problem, config, costs[config], chip) for config in shown)),
         verdict=(bound_sentence({fact.name: fact.values[0] for fact in facts}), *_verdict(costs)),
     )
-
-
-def _predicted_us(problem: GroupedProblem, config: Config, chip: Chip) -> float:
-    if isinstance(config, SwapAbConfig):
-        return swapped_us(problem, config, chip)
-    return tile_us(problem, config, chip)
 
 
 def _facts(problem: GroupedProblem, chip: Chip) -> Iterator[Fact]:
@@ -86,9 +73,7 @@ def _facts(problem: GroupedProblem, chip: Chip) -> Iterator[Fact]:
     yield from roofline_facts(groups * one.flops, moved, chip)
 
 
-def _terms(
-    problem: GroupedProblem, config: Config, us: float, chip: Chip
-) -> Iterator[tuple[str, str, str, str, Value]]:
+def _terms(problem: GroupedProblem, config: Config, us: float, chip: Chip) -> Iterator[Term]:
     """Group, name, unit, formula and value of each row; the same rows for both orientations."""
     swapped = isinstance(config, SwapAbConfig)
     stage = config.stage_bytes if isinstance(config, SwapAbConfig) else config.stage_bytes(problem.scaling)
@@ -137,8 +122,8 @@ def _verdict(costs: _Costs) -> Iterator[str]:
         yield f"{others[0].label} comes next, {in_us(more)} ({more / least:.1%}) behind."
     swapped = isinstance(winner, SwapAbConfig)
     other = next((config for config in others if isinstance(config, SwapAbConfig) != swapped), None)
-    name = "ordinary orientation" if swapped else "swapped orientation, weights on the 64-row side,"
     if other is not None:
-        yield f"The {name} would take {in_us(costs[other])} at best, with {other.label}."
+        yield other_orientation(winner, costs[other], other)
     elif not swapped:
+        name = other_name(winner)
         yield f"The {name} is for up to 128 rows, a B scaled by blocks, and sums whose order may depend on M: not here."

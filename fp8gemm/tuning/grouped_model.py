@@ -16,8 +16,10 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Predictor, norm, tile_cost
 from fp8gemm.tuning.problem import FEW_ROWS, Grouping, Problem
+from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import DEFAULT as SWAP_AB
+from fp8gemm.tuning.swap_ab_model import step_cycles
 
 _SIZES = (0.6, 0.8, 1.0, 1.2, 1.4)
 """Sizes of groups that are counted on, of the typical one."""
@@ -31,6 +33,13 @@ _TURN_US = 1.5
 """Products of scales ahead of a tile, sums and output behind it."""
 _TOKEN_US = 0.0003
 """Loading a token of a K block, whether it exists or not. By measurement, these five (H200, 2026-11-22)."""
+
+
+def predicted_us(problem: GroupedProblem, config: Config, chip: Chip) -> float:
+    """Predicted time of a config of either orientation."""
+    if isinstance(config, SwapAbConfig):
+        return swapped_us(problem, config, chip)
+    return tile_us(problem, config, chip)
 
 
 def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
@@ -63,10 +72,7 @@ def swapped_us(problem: GroupedProblem, config: SwapAbConfig, chip: Chip) -> flo
     of_sm = -(-tiles // chip.num_sms)
     steps = config.steps(problem.k)
     at_once = min(resident, of_sm)
-    step = config.warpgroups_k * max(
-        (64 + config.wave_cols) * 0.128 * constants.shared_cycles_per_kb,
-        (constants.step_cycles + constants.column_cycles * config.wave_cols) / min(at_once * config.warpgroups_k, 4),
-    )
+    step = step_cycles(config, at_once, constants)
     bytes_of_sm = of_sm * steps * config.stage_bytes
     dram_rate = chip.dram_bytes_per_us * constants.dram_share
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / dram_rate

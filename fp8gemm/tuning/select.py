@@ -113,7 +113,7 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     if last >= CLUSTER_ROWS:
         shared = problem if tables.rows(problem, chip) else replace(problem, static_weights=False)
         steps += _of_many_rows(replace(shared, m=last), chip, tables)
-    return _joined(steps)
+    return joined(steps)
 
 
 def rounded(problem: Problem) -> Problem:
@@ -165,10 +165,10 @@ def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[i
             if us < least:
                 best, least = config, us
         steps.append((m, best))
-    return _joined(steps)
+    return joined(steps)
 
 
-def _joined(steps: Sequence[tuple[int, Config]]) -> tuple[tuple[int, Config], ...]:
+def joined(steps: Sequence[tuple[int, Config]]) -> tuple[tuple[int, Config], ...]:
     """Those of the (largest M, config) pairs that another config follows, and the last."""
     following = [config for _, config in steps[1:]]
     return *(step for step, after in zip(steps, following, strict=False) if step[1] != after), *steps[-1:]

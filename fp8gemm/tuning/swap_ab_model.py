@@ -80,11 +80,7 @@ def predict_swap_ab(
     busiest = busiest_sm(config, tiles, chip.num_sms)
     held = min(config.stages, steps)
     at_once = min(resident, busiest)
-
-    step = config.warpgroups_k * max(
-        (64 + config.wave_cols) * 0.128 * constants.shared_cycles_per_kb,
-        (constants.step_cycles + constants.column_cycles * config.wave_cols) / min(at_once * config.warpgroups_k, 4),
-    )
+    step = step_cycles(config, at_once, constants)
     bytes_of_sm = busiest * steps * config.stage_bytes
     dram = (problem.n * problem.k + problem.m * problem.n * problem.output.bytes) / (
         chip.dram_bytes_per_us * constants.dram_share
@@ -113,3 +109,11 @@ def predict_swap_ab(
         sums = crowd = 0.0
     total = launch + stream + tokens + sums + crowd
     return SwapAbCost(tiles, resident, busiest, steps, step, dram, l2, ring, sm, tokens, sums, crowd, launch, total)
+
+
+def step_cycles(config: SwapAbConfig, at_once: float, constants: SwapAbConstants) -> float:
+    """Cycles of a stage in a CTA: reading its operands or, if so many CTAs of an SM do not hide it, latency."""
+    return config.warpgroups_k * max(
+        (64 + config.wave_cols) * 0.128 * constants.shared_cycles_per_kb,
+        (constants.step_cycles + constants.column_cycles * config.wave_cols) / min(at_once * config.warpgroups_k, 4),
+    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import Field, dataclass, fields
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import TileConfig, shared_bytes
@@ -22,13 +21,16 @@ TILE = "tile and registers"
 SHARED = "shared memory and stages"
 OUTPUT = "tiles of the output"
 COST = "predicted cost"
-"""Groups of rows. Terms of the model name their own; those that do not belong to the last."""
+"""Groups of rows. Terms of the model name their own."""
 
 COUNTED_M = "M as choice and costs count it: 8 to 128 in eight steps, then in steps of 64, beyond 16384 larger"
 STORE = "tma if rows of the packed output are multiples of 16 bytes"
 
 Fact = tuple[str, str, str, Value]
 """Name, unit, formula and value of a row that does not depend on the config."""
+
+Term = tuple[str, str, str, str, Value]
+"""Group, name, unit, formula and value of a row, for one config."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class Row:
     values: tuple[Value, ...]
 
 
-def fact_rows(problem: Problem, counted: Problem, chip: Chip) -> Iterator[Row]:
+def product_facts(problem: Problem, counted: Problem, chip: Chip) -> list[Fact]:
     """What does not depend on the config. ``counted`` is the problem as the choice counts its rows."""
-    facts: list[Fact] = [
+    return [
         ("counted_m", "rows", COUNTED_M, counted.m),
         ("k_blocks", "", "ceil(K / 128)", problem.k_blocks),
         ("flops", "FLOP", "2 * M * N * K", problem.flops),
@@ -60,8 +62,18 @@ def fact_rows(problem: Problem, counted: Problem, chip: Chip) -> Iterator[Row]:
         ("store", "", STORE, problem.store.value),
         *roofline_facts(problem.flops, problem.bytes, chip),
     ]
-    for name, unit, formula, value in facts:
-        yield Row(FACTS, name, unit, formula, (value,))
+
+
+def fact_rows(facts: Iterable[Fact]) -> tuple[Row, ...]:
+    """Rows of one value."""
+    return tuple(Row(FACTS, name, unit, formula, (value,)) for name, unit, formula, value in facts)
+
+
+def term_rows(terms: Iterable[Iterable[Term]]) -> Iterator[Row]:
+    """Rows of a value for each config, from the terms of each; all have the same, in one order."""
+    for same in zip(*terms, strict=True):
+        group, name, unit, formula, _ = same[0]
+        yield Row(group, name, unit, formula, tuple(value for *_, value in same))
 
 
 def roofline_facts(flops: int, moved: int, chip: Chip) -> list[Fact]:
@@ -96,27 +108,20 @@ def config_rows(
     have one."""
     rows = list(_cost_rows(costs))
     of_model = {row.name for row in rows}
-    # All configs have the same rows, so the first values of each are one row, and so on.
-    for same in zip(*(_of_config(problem, config, chip) for config in configs), strict=True):
-        group, name, unit, formula, _ = same[0]
-        if name not in of_model:
-            rows.append(Row(group, name, unit, formula, tuple(value for *_, value in same)))
+    of_configs = term_rows(_of_config(problem, config, chip) for config in configs)
+    rows += (row for row in of_configs if row.name not in of_model)
     groups = dict.fromkeys([TILE, SHARED, OUTPUT, *(row.group for row in rows)])
     for group in groups:
         yield from (row for row in rows if row.group == group)
 
 
-_Term = tuple[str, str, str, str, Value]
-"""Group, name, unit, formula and value of a row."""
-
-
-def _of_config(problem: Problem, config: Config, chip: Chip) -> Iterator[_Term]:
+def _of_config(problem: Problem, config: Config, chip: Chip) -> Iterator[Term]:
     if isinstance(config, SwapAbConfig):
         return _of_swapped(problem, config)
     return _of_tile(problem, config, chip)
 
 
-def _of_swapped(problem: Problem, config: SwapAbConfig) -> Iterator[_Term]:
+def _of_swapped(problem: Problem, config: SwapAbConfig) -> Iterator[Term]:
     most, shared = SHARED_BYTES_PER_CTA, swap_ab.shared_bytes(config, problem.k)
 
     yield TILE, "block_m", "rows", "of A: tokens, WGMMA's columns", config.block_m
@@ -132,7 +137,7 @@ def _of_swapped(problem: Problem, config: SwapAbConfig) -> Iterator[_Term]:
     yield SHARED, "shared_bytes", "bytes", f"ring, products of scales, sums, barriers; at most {most}", shared
 
 
-def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[_Term]:
+def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]:
     registers, stage = config.promotion_registers(problem.scaling), config.stage_bytes(problem.scaling)
     shared, most = shared_bytes(config, problem.store, problem.output, problem.scaling), SHARED_BYTES_PER_CTA
     tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
@@ -164,13 +169,5 @@ def _warpgroups(config: TileConfig) -> str:
 
 def _cost_rows(costs: Sequence[Cost | SwapAbCost]) -> Iterator[Row]:
     for term in fields(costs[0]):
-        group, formula = str(term.metadata.get("group", COST)), str(term.metadata.get("formula", ""))
-        yield Row(group, term.name, cost_unit(term), formula, tuple(getattr(cost, term.name) for cost in costs))
-
-
-def cost_unit(term: Field[Any]) -> str:
-    """The unit that a term of the model names, or that its name ends in."""
-    known = term.metadata.get("unit")
-    if known is not None:
-        return str(known)
-    return next((unit for unit in ("us", "cycles") if term.name.endswith(f"_{unit}")), "")
+        group, unit, formula = (str(term.metadata[word]) for word in ("group", "unit", "formula"))
+        yield Row(group, term.name, unit, formula, tuple(getattr(cost, term.name) for cost in costs))

@@ -8,6 +8,7 @@ does not.
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -96,14 +97,12 @@ def fit(
 
 
 def pasted(constants: Constants, before: Constants) -> Iterator[str]:
-    """Lines of Python that make these constants, for ``fp8gemm/tuning/constants.py``."""
-    yield f"DEFAULT = {type(constants).__name__}("
+    """Lines of Python for ``fp8gemm/tuning/constants.py``, in place of its fields."""
     for field in fields(constants):
         value, old = getattr(constants, field.name), getattr(before, field.name)
-        unit = field.metadata.get("unit", "")
-        notes = [unit] * bool(unit) + ["as it was" if value == old else f"was {old!r}"]
-        yield f"    {field.name}={value!r},  # {', '.join(notes)}"
-    yield ")"
+        words = (json.dumps(field.metadata.get(name, "")) for name in ("unit", "meaning"))
+        note = "as it was" if value == old else f"was {old!r}"
+        yield f"    {field.name}: float = _constant({', '.join((repr(value), *words))})  # {note}"
 
 
 def _free(start: Constants, only: Sequence[str]) -> list[str]:

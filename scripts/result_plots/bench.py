@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from result_tables.speed import OURS, PEERS
 
-from fp8gemm.lab.bench.timing import geometric_mean
 from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import geometric_mean
 from typing import Any
 
 from calibration.figures import in_order, m_class, regret_figures
 from calibration.report import off_by, percent
 
-from fp8gemm.lab.bench.timing import geometric_mean
 from result_tables.markdown import MISSING, Result, source, table, whole
 
 BASELINE = "tensorwise"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import geometric_mean
 from typing import Any
 
-from fp8gemm.lab.bench.timing import geometric_mean
 from result_tables.markdown import MISSING, Result, source, table
 
 PEERS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,16 @@ import pytest
 from fp8gemm.errors import CompileError
 from fp8gemm.jit import fingerprint
 from fp8gemm.jit.compiler import compile_options
-from fp8gemm.jit.fingerprint import cache_key, header_closure, key_of
+from fp8gemm.jit.fingerprint import header_closure, key_of
 from fp8gemm.jit.render import render_source
 from tests.jit.cases import RequestFor
 
 SOURCE = '#include "fp8gemm/kernels/tiny.cuh"\n'
 ARCH = "sm_90a"
+
+
+def cache_key(source: str, options: Sequence[str], arch: str, include: Path) -> str:
+    return key_of(source, header_closure(source, include), options=options, arch=arch)
 
 
 def key(include: Path, source: str = SOURCE) -> str:

@@ -17,14 +17,14 @@ from fp8gemm.driver import device
 from fp8gemm.lab.bench import graph, peers, timing
 from fp8gemm.lab.bench.report import Row, Shape, Table
 from fp8gemm.lab.bench.summary import Summary
-from fp8gemm.lab.bench.sweep import Sweep
+from fp8gemm.lab.bench.sweep import Mode, Sweep
 
 L2_BYTES = 60 << 20
 
 
 def row(m: int, n: int, ours: float | None, **others: float) -> Row:
     us = others if ours is None else {"ours": ours, **others}
-    return Row(Shape(m, n, 128), us, config="128x128-s5")
+    return Row(Shape(m, n, 128), us=us, config="128x128-s5")
 
 
 def test_table_lines_up_and_shows_what_is_missing() -> None:
@@ -35,7 +35,7 @@ def test_table_lines_up_and_shows_what_is_missing() -> None:
     assert bars[1] == bars[2] and bars[0] == bars[1][:2]
     cells = [cell.split() for cell in line.split("|")]
     assert cells == [["1", "8", "128"], ["2.00", "1.00", "-", "0"], ["0.500", "-"], ["128x128-s5"]]
-    twice = Table("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), {"ours": 4.0}))
+    twice = Table("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), us={"ours": 4.0}))
     assert twice.split("|")[1].split()[-1] == "2147", "TFLOPS of two products"
     assert Table("ours", []).line(row(1, 8, 2)).count("|") == Table("ours", []).header().splitlines()[1].count("|") == 2
 
@@ -47,28 +47,28 @@ def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
     def measure(shape: Shape) -> Row:
         nonlocal now
         now += 10
-        return Row(shape, {"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
+        return Row(shape, us={"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
 
-    done = Sweep(
+    mode = Mode(
+        [Shape(m, n, 256) for m in (1, 4) for n in (8, 16)],
         Table("ours", ["peer", "odd"]),
         measure,
-        {"gpu": "fake"},
         [
             Summary("geomean_relative_speed", "speed", "speed", {"peer": ("peer", "ours"), "odd": ("odd", "ours")}),
             Summary("geomean_time_over_floor", "time", "time", {"floor": ("ours", "floor")}),
         ],
-        json_path=tmp_path / "new" / "out.json",
-        budget_seconds=budget,
-        emit=lines.append,
-        clock=lambda: now,
+        lacks=lambda row: "ours" not in row.us,
+        heading={"gpu": "fake"},
     )
-    done.run([Shape(m, n, 256) for m in (1, 4) for n in (8, 16)])
+    path = tmp_path / "new" / "out.json"
+    done = Sweep(mode, json_path=path, budget_seconds=budget, emit=lines.append, clock=lambda: now)
+    done.run()
     return done, lines
 
 
 def test_sweep_prints_and_writes_every_row(tmp_path: Path) -> None:
     done, lines = sweep(tmp_path, None)
-    assert len(done.rows) == 4 and done.left_out == []
+    assert len(done.rows) == 4 and done.left_out == [] and not done.lacks_ours()
     assert sum("odd skipped: RuntimeError: no" in line for line in lines) == 4
     assert lines[-3:] == [
         "\nspeed, geometric mean (number of shapes)",

@@ -27,6 +27,7 @@ from fp8gemm.lab.bench import grouped_cases as cases
 from fp8gemm.lab.bench import grouped_layer as layers
 from fp8gemm.lab.bench import grouped_peers as peers
 from fp8gemm.lab.bench import grouped_products as products
+from fp8gemm.lab.bench import peers as single_peers
 from fp8gemm.lab.bench.grouped_operands import Work
 from fp8gemm.products import grouped_products, operands
 from fp8gemm.tuning.grouped import select_grouped
@@ -83,7 +84,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(modes, "GROUPED_CASES", (*SMALL.values(), ONE_TOKEN))
     monkeypatch.setattr(modes, "build_many", lambda requests: compiled.extend(each.label for each in requests))
     monkeypatch.setattr(products, "StreamKernel", FakeStream)
-    monkeypatch.setattr(products, "current_stream", lambda index: 17)
+    monkeypatch.setattr(single_peers, "current_stream", lambda index: 17)
     monkeypatch.setattr(FakeStream, "read", [])
     return compiled
 
@@ -199,7 +200,7 @@ def test_a_layer_in_bfloat16_is_the_sum_over_its_experts() -> None:
 
 
 def row(case: cases.GroupedCase, **us: float) -> grouped.GroupedRow:
-    return grouped.GroupedRow(case, us, flops=2 * 10**9, weight_bytes=10**6)
+    return grouped.GroupedRow(case, us=us, flops=2 * 10**9, weight_bytes=10**6)
 
 
 def test_what_is_judged() -> None:

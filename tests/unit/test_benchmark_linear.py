@@ -55,7 +55,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of(speeds: dict[int, float]) -> list[Row]:
-    return [Row(Shape(m, 64, 128), {linear.OURS: 1.0, linear.BF16: speed}) for m, speed in speeds.items()]
+    return [Row(Shape(m, 64, 128), us={linear.OURS: 1.0, linear.BF16: speed}) for m, speed in speeds.items()]
 
 
 def test_a_gate_judges_the_mean_or_the_worst_and_says_where_that_is() -> None:
@@ -131,7 +131,7 @@ def test_every_quantise_function_is_checked_and_its_bytes_are_counted(case: quan
 
 def test_quantise_functions_are_judged_beside_a_copy_or_by_their_time() -> None:
     def row(m: int, us: float, copy_us: float) -> quantize.QuantizeRow:
-        return quantize.QuantizeRow(quantize.Size(m, 128), {"weight": us}, {"weight": copy_us}, {"weight": 1})
+        return quantize.QuantizeRow(quantize.Size(m, 128), {"weight": copy_us}, {"weight": 1}, us={"weight": us})
 
     judged = quantize.GATES.as_json([row(1, 2.5, 9.0), row(64, 3.5, 9.0), row(128, 99.0, 1.0), row(2048, 10.0, 8.5)])
     share, time = judged.values()
@@ -241,9 +241,9 @@ def test_a_run_over_host_times(
 
 def test_host_time_is_judged() -> None:
     us = {host.PLAN: 5.0, host.GEMM: 10.5, host.FORWARD: 12.0, host.LINEAR: 10.0}
-    judged = host.GATES.as_json([Row(Shape(1, 64, 128), us)])
+    judged = host.GATES.as_json([Row(Shape(1, 64, 128), us=us)])
     assert [verdict["met"] for verdict in judged.values()] == [True, False, True]
-    line = host.HostTable().line(Row(Shape(1, 64, 128), us))
+    line = host.HostTable().line(Row(Shape(1, 64, 128), us=us))
     assert line.endswith(f"| {1.2:16.3f} {'-':>16}") and line.count("|") == host.HostTable().header().count("|")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,11 +181,12 @@ def test_a_fit_finds_the_constants_that_the_times_were_made_with(rows) -> None:
     part = judge.judged("all", rows, lambda problem, config: predicted_us(problem, config, found.constants))
     assert part["regret"]["all"]["mean"] < 0.005
 
-    lines = "\n".join(fit.pasted(found.constants, START))
-    assert "  # us, was 2.0\n" in lines and "absent=0.0,  # us, as it was\n" in lines
-    space: dict[str, Any] = {"Constants": Constants}
-    exec(lines, space)
-    assert space["DEFAULT"] == found.constants
+    lines = list(fit.pasted(found.constants, START))
+    assert len(lines) == len(fields(START)), "one for each field, in the form that the module has"
+    assert lines[0].startswith(f'    launch_us: float = _constant({found.constants.launch_us!r}, "us", ')
+    assert lines[0].endswith("  # was 2.0")
+    (absent,) = (line for line in lines if line.startswith('    absent: float = _constant(0.0, "us", '))
+    assert absent.endswith("  # as it was")
 
 
 def test_a_fit_moves_only_what_it_is_asked_to_and_no_share_above_one(rows) -> None:
@@ -218,7 +219,7 @@ def test_the_script_judges_fits_and_writes_what_tables_and_plots_are_drawn_from(
     few, most = (sum(len(row.timings) for row in rows) for rows in (held_out, fitted))
     for part in (f"fitted: {most} timings", f"held out: {few} timings"):
         assert printed.count(part) == 2, "before the fit and after"
-    assert "\nDEFAULT = Constants(\n" in printed
+    assert "\n    launch_us: float = _constant(" in printed
 
     result = json.loads(out.read_text())
     assert [part["name"] for part in result["parts"]] == ["fitted", "held out"]

@@ -117,7 +117,7 @@ def test_logits_of_another_model_have_no_time(models: dict[str, Any], generator:
 
 def test_a_row_says_speed_and_tokens() -> None:
     step = decoder.Step(decoder.DECODE, 16, 1, 128)
-    row = decoder.DecoderRow(step, {"bf16": 6000.0, "fp8": 4000.0})
+    row = decoder.DecoderRow(step, us={"bf16": 6000.0, "fp8": 4000.0})
     assert row.speed("as written") == 1.5 and row.speed("compiled layers") is None
     written = row.as_json()
     assert written["ms"] == {"bf16": 6.0, "fp8": 4.0} and written["tokens_per_s"]["fp8"] == 4000.0

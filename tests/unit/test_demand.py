@@ -22,7 +22,7 @@ from fp8gemm.ahead.models import demand_of_model
 from fp8gemm.cli import warmup as command
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.kernels.hints import warmup_of_quantizer, warmup_of_single
+from fp8gemm.kernels.hints import warmup_of, warmup_of_quantizer
 from fp8gemm.kernels.quantize import norm_threads, quantizer_of_norm
 from fp8gemm.kernels.recording import recorded
 from fp8gemm.tuning.epilogue import epilogue_text, parse_epilogue, parse_output
@@ -89,7 +89,7 @@ def test_the_command_that_a_miss_names_makes_it_ready(problem: Problem, chip: st
     problem = problem if store is StoreKind.TMA else replace(problem, store=StoreKind.PREDICATED)
     met = named_chip(chip) if limit is None or ":" in chip else limited_chip(named_chip(chip), limit)
     missed = kernel_request(problem, select_config(problem, met))
-    words = shlex.split(warmup_of_single(problem, met))
+    words = shlex.split(warmup_of(problem, met))
     limited = [word for word in words if word.startswith("FP8GEMM_NUM_SMS=")]
     words = words[words.index("fp8gemm") :]
     assert words[:2] == ["fp8gemm", "warmup"] and bool(limited) == met.limited
@@ -105,9 +105,7 @@ def test_the_command_that_a_missed_quantiser_names_makes_it_ready(dtype: InputTy
 
 def test_a_miss_under_tables_of_ones_own_names_them(tmp_path: Path) -> None:
     with settings.scope(tables=(tmp_path / "mine.json",)):
-        assert warmup_of_single(Problem(1, N, K), named_chip("h200")).startswith(
-            f"FP8GEMM_TABLES={tmp_path}/mine.json "
-        )
+        assert warmup_of(Problem(1, N, K), named_chip("h200")).startswith(f"FP8GEMM_TABLES={tmp_path}/mine.json ")
 
 
 @pytest.mark.parametrize(("dtype", "bias"), [(BF16, BF16), (BF16, None), (FP16, FP32), (FP32, None)])

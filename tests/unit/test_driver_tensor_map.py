@@ -115,18 +115,13 @@ def test_numbers_past_32_bits_arrive_whole(driver: Driver, destination: int) -> 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
-@pytest.mark.parametrize("l2_promotion", ["none", "64B", "128B", "256B"])
-def test_each_word_has_the_driver_s_number(
-    driver: Driver, destination: int, dtype: str, swizzle: str, l2_promotion: str
-) -> None:
-    words = {"dtype": dtype, "swizzle": swizzle, "l2_promotion": l2_promotion}
+def test_each_word_has_the_driver_s_number(driver: Driver, destination: int, dtype: str, swizzle: str) -> None:
+    words = {"dtype": dtype, "swizzle": swizzle}
     tensor_map.encode_2d(destination, **{**GOOD, **words, "box_inner": 8 if dtype == "float32" else 16})
     bindings = library.bindings()
-    promotion = "NONE" if l2_promotion == "none" else f"L2_{l2_promotion}"
-    _, data_type, *_, swizzle_code, promotion_code, _ = driver.calls[0]
+    _, data_type, *_, swizzle_code, _, _ = driver.calls[0]
     assert data_type == getattr(bindings.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.upper()}")
     assert swizzle_code == getattr(bindings.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle.upper()}")
-    assert promotion_code == getattr(bindings.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +146,6 @@ def test_each_word_has_the_driver_s_number(
         ({"box_inner": 128, "swizzle": "64B"}, ["box_inner", "64 bytes", "'64B'"]),
         ({"dtype": "float8_e4m3fn"}, ["dtype", "uint8", "'float8_e4m3fn'"]),
         ({"swizzle": "256B"}, ["swizzle", "128B", "'256B'"]),
-        ({"l2_promotion": "512B"}, ["l2_promotion", "256B", "'512B'"]),
     ],
 )
 def test_what_breaks_a_rule_is_refused_before_the_driver_sees_it(

@@ -62,7 +62,6 @@ def test_rows_are_those_of_the_swapped_orientation(problem: Problem, chip: Chip)
     assert explanation.legal == len(ranked) and explanation.source == MODEL
     counted = replace(problem, m=counted_rows(problem.m))
     costs = tuple(predict_swap_ab(counted, config, chip) for config in swapped[:5])
-    assert explanation.costs == costs
     found = by_name(explanation)
     for term in fields(SwapAbCost):
         assert found[term.name] == tuple(getattr(cost, term.name) for cost in costs)

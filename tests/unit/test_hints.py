@@ -118,14 +118,14 @@ def test_a_product_on_some_sms_of_a_part_of_a_gpu(
     groups = grouped_problem(Grouping.MASKED, 8, m, 768, 2048, batch_invariant=invariant)
     with settings.scope(batch_invariant=of_settings), pytest.MonkeyPatch.context() as patch:
         patch.setenv("FP8GEMM_BATCH_INVARIANT", str(int(of_settings)))
-        line = hints.warmup_of_single(one, met)
+        line = hints.warmup_of(one, met)
         assert kernel_request(one, select_config(one, met)) in made_ready_by(line)
-        line = hints.warmup_of_grouped(groups, met) + " --max-m 3000"
+        line = hints.warmup_of(groups, met) + " --max-m 3000"
         assert kernel_request(groups, select_grouped(groups, met)) in made_ready_by(line)
 
 
 def test_the_paths_of_tables_are_words_of_a_shell(tmp_path: Path) -> None:
     place = tmp_path / "a b;c$(d)"
     with settings.scope(tables=(place / "mine.json",)):
-        line = hints.warmup_of_single(replace(packed_problem(1, 128, 128), m=1), named_chip("h200"))
+        line = hints.warmup_of(replace(packed_problem(1, 128, 128), m=1), named_chip("h200"))
     assert shlex.split(line)[:2] == [f"FP8GEMM_TABLES={place}/mine.json", "fp8gemm"]

@@ -9,7 +9,7 @@ from fp8gemm.lab.bench.summary import Summary, geomeans
 
 
 def row(m: int, n: int, **us: float) -> Row:
-    return Row(Shape(m, n, 128), us)
+    return Row(Shape(m, n, 128), us=us)
 
 
 ROWS = [

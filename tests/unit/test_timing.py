@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -104,11 +103,6 @@ def test_schedule_of_known_shapes() -> None:
     large = timing.schedule(8192, 7168, 16384, l2_bytes=L2_BYTES, measure_us=10_000)
     assert (small.sets, small.calls, small.replays) == (13, 403, 5)
     assert (large.sets, large.calls, large.replays) == (2, 2, 2)
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
-def test_geometric_mean(values: list[float]) -> None:
-    assert timing.geometric_mean(values) ** len(values) == pytest.approx(math.prod(values), rel=1e-9)
 
 
 def test_errors_are_described_in_one_short_line() -> None:

@@ -18,9 +18,9 @@ from fp8gemm.cli import tune as command
 from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.errors import InputError
-from fp8gemm.lab.tune import ahead, measure, measure_grouped
+from fp8gemm.lab.bench.grouped_cases import random_sizes
+from fp8gemm.lab.tune import ahead, grouped, measure, measure_grouped
 from fp8gemm.lab.tune.grouped import LAYOUTS, plan_grouped
-from fp8gemm.lab.tune.measure_grouped import random_sizes
 from fp8gemm.reference import gemm_grouped_reference, gemm_masked_reference
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
@@ -52,7 +52,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(ahead, "Ahead", self.ahead)
         monkeypatch.setattr(measure_grouped, "GroupedKernel", self.kernel)
-        monkeypatch.setattr(measure_grouped, "random_sizes", self.random_sizes)
+        monkeypatch.setattr(grouped, "random_sizes", self.random_sizes)
         monkeypatch.setattr(measure, "GraphTimer", self.timer)
 
     def random_sizes(self, groups: int, m: int, seed: int) -> list[int]:

@@ -25,14 +25,13 @@ from fp8gemm.errors import CacheMissError, InputError
 from fp8gemm.kernels import group_ranges, loaded
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
-from fp8gemm.kernels.hints import warmup_of_grouped
+from fp8gemm.kernels.hints import warmup_of
 from fp8gemm.kernels.recording import record_problem, recorded
 from fp8gemm.nn import experts
 from fp8gemm.products import grouped_products
 from fp8gemm.tuning.epilogue import parse_output
-from fp8gemm.tuning.grouped import select_grouped
+from fp8gemm.tuning.grouped import GROUPINGS, enumerate_grouped_configs, select_grouped
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
-from fp8gemm.tuning.grouped_steps import GROUPINGS, enumerate_grouped_configs
 from fp8gemm.tuning.hopper import chip_name, limited_chip, named_chip
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
 
@@ -121,7 +120,7 @@ def test_what_no_grouped_product_is_like_is_refused(arguments: Any, options: dic
 @given(problem=grouped_problems(), chip=chips, limit=st.one_of(st.none(), st.integers(1, 131)))
 def test_the_command_that_a_miss_names_makes_it_ready(problem: GroupedProblem, chip: str, limit: int | None) -> None:
     met = named_chip(chip) if limit is None or ":" in chip else limited_chip(named_chip(chip), limit)
-    words = shlex.split(warmup_of_grouped(problem, met))
+    words = shlex.split(warmup_of(problem, met))
     limited = [word for word in words if word.startswith("FP8GEMM_NUM_SMS=")]
     words = words[words.index("fp8gemm") :]
     assert words[:2] == ["fp8gemm", "warmup"] and bool(limited) == met.limited
@@ -135,11 +134,11 @@ def test_the_command_that_a_miss_names_makes_it_ready(problem: GroupedProblem, c
 
 def test_many_rows_and_the_tables_in_force_are_named(tmp_path: Path) -> None:
     many = grouped_problem(Grouping.CONTIGUOUS, 2, 40_000, 128, 128)
-    assert "--max-m 40000" in warmup_of_grouped(many, H200)
+    assert "--max-m 40000" in warmup_of(many, H200)
     none = grouped_problem(Grouping.COLUMNS, 2, 0, 128, 128, OutputType.FLOAT32)
-    assert " --grouped 2x1x128 --layout columns" in warmup_of_grouped(none, H200)
+    assert " --grouped 2x1x128 --layout columns" in warmup_of(none, H200)
     with settings.scope(tables=(tmp_path / "mine.json",)):
-        assert warmup_of_grouped(many, H200).startswith(f"FP8GEMM_TABLES={tmp_path}/mine.json ")
+        assert warmup_of(many, H200).startswith(f"FP8GEMM_TABLES={tmp_path}/mine.json ")
 
 
 class Missing:

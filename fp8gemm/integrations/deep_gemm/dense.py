@@ -60,25 +60,22 @@ def fp8_gemm_nt(
     if d.numel() == 0 or codes_a.shape[1] == 0:
         _write_no_product(codes_a, codes_b, d, c)
         return
-    if scaled_by_rows(recipe, recipe_a, recipe_b):
-        if c is None or d.dtype != torch.float32:
-            raise RefusedError(
-                f"d, c: expected float32 d, and c to add, with recipe (1, 1, 128), got {d.dtype} d and "
-                f"{'no c' if c is None else f'{c.dtype} c'}"
-            )
+    by_rows = scaled_by_rows(recipe, recipe_a, recipe_b)
+    if (c is not None) != by_rows or d.dtype != (torch.float32 if by_rows else torch.bfloat16):
+        expected = "float32 d, and c to add, with recipe (1, 1, 128)"
+        if not by_rows:
+            expected = "bfloat16 d and no c with recipe (1, 128, 128)"
+        found = f"{d.dtype} d and {'no c' if c is None else f'{c.dtype} c'}"
+        raise RefusedError(f"d, c: expected {expected}, got {found}")
+    if c is None:
+        scales_b = block_scales(scales_b, codes_b)
+    else:
         check_addend(c, d)
         if scales_b.shape[:1] != codes_b.shape[:1]:
             raise RefusedError(
                 f"b[1]: expected one scale per row with recipe (1, 1, 128), got shape {tuple(scales_b.shape)} for "
                 f"{tuple(codes_b.shape)}"
             )
-    else:
-        if c is not None or d.dtype != torch.bfloat16:
-            raise RefusedError(
-                f"d, c: expected bfloat16 d and no c with recipe (1, 128, 128), got {d.dtype} d and "
-                f"{'no c' if c is None else f'{c.dtype} c'}"
-            )
-        scales_b = block_scales(scales_b, codes_b)
     run(gemm, codes_a, scales_a, codes_b, scales_b, c=c, out=d)
 
 

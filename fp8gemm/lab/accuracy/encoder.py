@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.installed import installed_version
@@ -86,10 +87,9 @@ def load_batches(folder: Path, sentences: Sequence[str], device: torch.device, *
     batches = []
     for start in range(0, len(order), size):
         places = order[start : start + size]
-        length = max(len(ids[place]) for place in places)
-        tokens = torch.tensor([ids[place] + [0] * (length - len(ids[place])) for place in places])
-        mask = torch.tensor([[1] * len(ids[place]) + [0] * (length - len(ids[place])) for place in places])
-        batches.append(Batch(places, tokens.to(device), mask.to(device)))
+        tokens = [torch.tensor(ids[place], device=device) for place in places]
+        masks = map(torch.ones_like, tokens)
+        batches.append(Batch(places, pad_sequence(tokens, batch_first=True), pad_sequence([*masks], batch_first=True)))
     return batches
 
 

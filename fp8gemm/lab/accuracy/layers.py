@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
@@ -48,14 +49,12 @@ def measure_layers(network: nn.Module, batches: Sequence[Batch]) -> list[LayerNo
     layers = {name: layer for name, layer in linear_layers(network).items() if isinstance(layer, nn.Linear)}
     powers = {name: _Powers() for name in layers}
     masks: list[Tensor] = []  # of the batch that is on its way
-    hooks = [layer.register_forward_hook(_observer(layer, powers[name], masks)) for name, layer in layers.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(_observer(layer, powers[name], masks)))
         for batch in batches:
             masks[:] = [batch.mask.bool()]
             network(input_ids=batch.tokens, attention_mask=batch.mask)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return [
         LayerNoise(name, layer.out_features, layer.in_features, powers[name].ratios()) for name, layer in layers.items()
     ]

@@ -9,7 +9,7 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -54,13 +54,11 @@ Hook = Callable[[Fp8Linear, tuple[Tensor, ...], Tensor], Tensor | None]
 @contextmanager
 def _each_layer(network: nn.Module, make: Callable[[str, Codes], Hook], codes: Codes) -> Iterator[None]:
     """With a hook at each FP8 layer of the network, which it is made for by name."""
-    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, Fp8Linear)}
-    hooks = [layer.register_forward_hook(make(name, codes)) for name, layer in layers.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, layer in network.named_modules():
+            if isinstance(layer, Fp8Linear):
+                hooks.enter_context(layer.register_forward_hook(make(name, codes)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _recorder(name: str, codes: Codes) -> Hook:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from fp8gemm.lab.accuracy.figures import Figures
@@ -154,16 +155,13 @@ def line(row: Row) -> str:
 
 
 def _summed_up(figures: Sequence[Figures]) -> Figures:
-    def mean(values: Sequence[float]) -> float:
-        return sum(values) / len(values)
-
     return Figures(
-        relative_rms=mean([each.relative_rms for each in figures]),
+        relative_rms=fmean([each.relative_rms for each in figures]),
         worst_row=max(each.worst_row for each in figures),
-        cosine_loss=mean([each.cosine_loss for each in figures]),
-        sqnr_db=mean([each.sqnr_db for each in figures]),
+        cosine_loss=fmean([each.cosine_loss for each in figures]),
+        sqnr_db=fmean([each.sqnr_db for each in figures]),
         max_over_s=max(each.max_over_s for each in figures),
-        calc_diff=mean([each.calc_diff for each in figures]),
+        calc_diff=fmean([each.calc_diff for each in figures]),
     )
 
 

@@ -6,6 +6,8 @@ the transpose of the first weight as the second.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -46,29 +48,16 @@ def _products(operands: Operands, *, pdl: bool) -> Call:
     return call
 
 
+_WITH_PDL = "the same with static_weights=True and programmatic dependent launch"
+
 PEERS = (
-    Peer(
-        CHAIN,
-        "quantize_activation, plan, quantize_activation, plan",
-        lambda operands: _chain(operands, pdl=False),
-        expected=_expected,
-    ),
-    Peer(
-        CHAIN_PDL,
-        "the same with static_weights=True and programmatic dependent launch",
-        lambda operands: _chain(operands, pdl=True),
-        expected=_expected,
-    ),
+    Peer(CHAIN, "quantize_activation, plan, quantize_activation, plan", partial(_chain, pdl=False), expected=_expected),
+    Peer(CHAIN_PDL, _WITH_PDL, partial(_chain, pdl=True), expected=_expected),
     Peer(
         PRODUCTS,
         "the two plans back to back, their activations quantised beforehand",
-        lambda operands: _products(operands, pdl=False),
+        partial(_products, pdl=False),
         expected=_expected,
     ),
-    Peer(
-        PRODUCTS_PDL,
-        "the same with static_weights=True and programmatic dependent launch",
-        lambda operands: _products(operands, pdl=True),
-        expected=_expected,
-    ),
+    Peer(PRODUCTS_PDL, _WITH_PDL, partial(_products, pdl=True), expected=_expected),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,8 @@ from fp8gemm.lab.bench.decoder_model import (
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import GraphTimer, Rounds, WrongResultError
 from fp8gemm.lab.bench.peers import relative_error
-from fp8gemm.lab.bench.timing import Schedule, Timer
+from fp8gemm.lab.bench.report import cell
+from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, rounded
 
 BF16, FP8 = "bf16", "fp8"
 BF16_COMPILED, FP8_COMPILED, FP8_MERGED = "bf16_compiled", "fp8_compiled", "fp8_merged"
@@ -85,41 +87,29 @@ def steps_of(*, prefill: int, batches: Sequence[int], context: int) -> list[Step
 
 
 @dataclass(frozen=True)
-class DecoderRow:
-    """What was measured for one step.
+class DecoderRow(Timings):
+    """What was measured for one step, by variant.
 
     Attributes:
-        us: median microseconds, by variant.
         difference: of the logits from the bfloat16 ones, relative Frobenius norm, by FP8 variant.
-        spread: (slowest - fastest) / median over the rounds, by variant.
-        failed: reason, by variant, of those that have no time.
-        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
     """
 
     step: Step
-    us: Mapping[str, float]
     difference: Mapping[str, float] = field(default_factory=dict)
-    spread: Mapping[str, float] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
-    sm_mhz: float | None = None
-    watts: float | None = None
 
     def speed(self, pair: str) -> float | None:
         """Of FP8 relative to bfloat16; None unless both were timed."""
-        base, ours = PAIRS[pair]
-        return self.us[base] / self.us[ours] if {base, ours} <= self.us.keys() else None
+        return self.time_ratio(*PAIRS[pair])
 
     def as_json(self) -> dict[str, Any]:
         """Rounded, for people and for later comparison."""
         step = self.step
         tokens = step.batch * step.tokens
         row: dict[str, Any] = {"kind": step.kind, "batch": step.batch, "tokens": step.tokens, "context": step.context}
-        row["ms"] = {name: round(us / 1e3, 4) for name, us in self.us.items()}
-        row["tokens_per_s"] = {name: round(1e6 * tokens / us, 1) for name, us in self.us.items()}
-        row["difference"] = {name: round(each, 4) for name, each in self.difference.items()}
-        row["spread"] = {name: round(each, 4) for name, each in self.spread.items()}
-        row |= {"sm_mhz": self.sm_mhz, "watts": self.watts}
-        return row | ({"failed": dict(self.failed)} if self.failed else {})
+        row["ms"] = rounded({name: us / 1e3 for name, us in self.us.items()}, 4)
+        row["tokens_per_s"] = rounded({name: 1e6 * tokens / us for name, us in self.us.items()}, 1)
+        row |= {"difference": rounded(self.difference, 4), "spread": rounded(self.spread, 4)}
+        return row | self.circumstances()
 
 
 class DecoderTable:
@@ -133,29 +123,14 @@ class DecoderTable:
 
     def line(self, row: DecoderRow) -> str:
         """One row; a dash where a variant has no time."""
-        times = " ".join(f"{row.us[name] / 1e3:13.3f}" if name in row.us else f"{'-':>13}" for name in VARIANTS)
-        speeds = [row.speed(pair) for pair in PAIRS]
-        ratios = " ".join(f"{'-':>15}" if speed is None else f"{speed:15.3f}" for speed in speeds)
+        times = " ".join(cell(row.us[name] / 1e3 if name in row.us else None, 13, 3) for name in VARIANTS)
+        ratios = " ".join(cell(row.speed(pair), 15, 3) for pair in PAIRS)
         return f"{row.step!s:<16} | {times} | {ratios}"
 
 
-class PlainTimer:
-    """Calls where there is no graph: on a CPU.
-
-    Args:
-        call: does its work before it returns.
-        replays: timed calls of one measurement.
-    """
-
-    def __init__(self, call: Callable[[], object], replays: int) -> None:
-        self._call, self._replays = call, replays
-
-    def __call__(self) -> float:
-        """One measurement: microseconds per call."""
-        start = time.perf_counter()
-        for _ in range(self._replays):
-            self._call()
-        return (time.perf_counter() - start) * 1e6 / self._replays
+def plain_timer(call: Callable[[], object], replays: int) -> Timer:
+    """Measures calls where there is no graph, on a CPU: each does its work before it returns."""
+    return lambda: 1e6 * timeit.timeit(call, number=replays) / replays
 
 
 class DecoderBench:
@@ -204,21 +179,18 @@ class DecoderBench:
             self._emit(f"{step}: {name} ready after {time.perf_counter() - start:.1f} s")
             return made
 
-        outcome = self._rounds.measure({name: partial(timer, name) for name in self._variants})
-        timings = outcome.timings
-        return DecoderRow(
-            step, timings.us, difference, timings.spread, timings.failed, sm_mhz=outcome.sm_mhz, watts=outcome.watts
-        )
+        timings = self._rounds.measure({name: partial(timer, name) for name in self._variants})
+        return DecoderRow(step, difference, **vars(timings))
 
     def _timer(self, call: Callable[[], Tensor]) -> Timer:
         """A graph of one step, replayed as often as fits; plain calls on a CPU."""
         is_gpu = self._generator.device.type == "cuda"
-        once = GraphTimer([call], Schedule(1, 1, 1)) if is_gpu else PlainTimer(call, 1)
+        once = GraphTimer([call], Schedule(1, 1, 1)) if is_gpu else plain_timer(call, 1)
         once()
         replays = min(max(round(1e3 * self._measure_ms / once()), 1), MAX_REPLAYS)
         if isinstance(once, GraphTimer):
             return once.replayed(replays)
-        return PlainTimer(call, replays)
+        return plain_timer(call, replays)
 
 
 def _difference(logits: Tensor, expected: Tensor) -> float:
@@ -236,9 +208,8 @@ def _difference(logits: Tensor, expected: Tensor) -> float:
     return difference
 
 
-def _speeds(kind: str, pair: str, rows: Sequence[DecoderRow]) -> dict[str, float]:
-    speeds = {str(row.step): row.speed(pair) for row in rows if row.step.kind == kind}
-    return {label: speed for label, speed in speeds.items() if speed is not None}
+def _speeds(kind: str, pair: str, rows: Sequence[DecoderRow]) -> dict[str, float | None]:
+    return {str(row.step): row.speed(pair) for row in rows if row.step.kind == kind}
 
 
 GATES: Gates[DecoderRow] = Gates(

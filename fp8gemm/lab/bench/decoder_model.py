@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fp8gemm.errors import UnsupportedError
+from fp8gemm.lab.bench.peers import normal
+from fp8gemm.nn import compile_options, convert
 
 STANDARD_DEVIATION = 0.02
 
@@ -51,16 +53,8 @@ class Slot:
     @classmethod
     def random(cls, shape: DecoderShape, *, batch: int, context: int, generator: torch.Generator) -> Slot:
         """Standard normal bfloat16 ones on the generator's device."""
-        keys, values = (
-            torch.randn(
-                (batch, shape.kv_heads, context, shape.head_dim),
-                dtype=torch.bfloat16,
-                device=generator.device,
-                generator=generator,
-            )
-            for _ in range(2)
-        )
-        return cls(keys, values)
+        size = batch, shape.kv_heads, context, shape.head_dim
+        return cls(normal(generator, *size), normal(generator, *size))
 
     def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the new token's (batch, KV heads, 1, head) and return all, as a layer asks its cache to."""
@@ -111,8 +105,6 @@ def run_layer(layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], s
 
 def compiled_layer(*, merge: bool) -> RunLayer:
     """`run_layer`, compiled once for layers of a kind; with ``merge``, what several read is quantised once."""
-    from fp8gemm.nn import compile_options
-
     options = compile_options() if merge else None
     compiled: RunLayer = torch.compile(run_layer, fullgraph=True, dynamic=False, options=options)
     return compiled
@@ -168,8 +160,6 @@ def build_decoder(shape: DecoderShape, generator: torch.Generator) -> Any:
 
 def converted_copy(model: nn.Module) -> nn.Module:
     """The same weights with FP8 linear layers, the last one left in bfloat16."""
-    from fp8gemm.nn import convert
-
     copied = copy.deepcopy(model)
     convert(copied)
     return copied
@@ -177,7 +167,7 @@ def converted_copy(model: nn.Module) -> nn.Module:
 
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of all parameters."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return sum(parameter.nbytes for parameter in model.parameters())
 
 
 def layer_bytes(model: Any) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any, Generic, TypeVar
-
-from fp8gemm.lab.bench.timing import geometric_mean
 
 R = TypeVar("R")
 
@@ -18,20 +17,20 @@ class Gate(Generic[R]):
     Attributes:
         name: what is judged, its name in the JSON.
         limit: what the judged figure must reach, or must not exceed.
-        figures: every figure that counts, by where it was measured.
+        figures: every figure that counts, by where it was measured; None for one that is not there.
         at_least: whether ``limit`` is a lower bound.
         mean: whether the geometric mean is judged, and not the worst figure.
     """
 
     name: str
     limit: float
-    figures: Callable[[Sequence[R]], Mapping[str, float]]
+    figures: Callable[[Sequence[R]], Mapping[str, float | None]]
     at_least: bool = True
     mean: bool = False
 
     def verdict(self, rows: Sequence[R]) -> dict[str, Any] | None:
         """The judged figure, its limit and the worst figure; None where nothing was measured."""
-        figures = self.figures(rows)
+        figures = {label: figure for label, figure in self.figures(rows).items() if figure is not None}
         if not figures:
             return None
         at = (min if self.at_least else max)(figures, key=lambda label: figures[label])

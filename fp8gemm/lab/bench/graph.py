@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -84,17 +84,16 @@ def prepare_timer(peer: Peer, operands: Sequence[Operands], schedule: Schedule) 
     return GraphTimer(calls, schedule)
 
 
-def check_result(result: Tensor, expected: Tensor, name: str) -> None:
-    """Compare a result with the unquantised one, which the message calls ``name``.
+def check_result(result: Tensor, expected: Tensor, name: str, limit: float = MAX_RELATIVE_ERROR) -> None:
+    """Compare a result with another one, by default the unquantised one, which the message calls ``name``.
 
     Raises:
-        WrongResultError: it is off by more than quantisation explains.
+        WrongResultError: it is off by more than the limit.
     """
     error = relative_error(result, expected)
-    if not error <= MAX_RELATIVE_ERROR:  # a NaN fails too
+    if not error <= limit:  # a NaN fails too
         raise WrongResultError(
-            f"the result differs from {name} by {error:.3g} (relative Frobenius norm), "
-            f"expected at most {MAX_RELATIVE_ERROR}"
+            f"the result differs from {name} by {error:.3g} (relative Frobenius norm), expected at most {limit}"
         )
 
 
@@ -127,20 +126,6 @@ def _median(values: Sequence[float]) -> float | None:
     return round(statistics.median(values), 1) if values else None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one shape's rounds gave.
-
-    Attributes:
-        timings: by name; ``failed`` also has those that could not be prepared.
-        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
-    """
-
-    timings: Timings
-    sm_mhz: float | None
-    watts: float | None
-
-
 class Rounds:
     """Measures in turn whatever can be prepared, after a load that warms the chip up.
 
@@ -152,7 +137,7 @@ class Rounds:
     def __init__(self, *, rounds: int, warm_seconds: float) -> None:
         self._rounds, self._warm_seconds = rounds, warm_seconds
 
-    def measure(self, prepare: Mapping[str, Callable[[], Timer]]) -> Outcome:
+    def measure(self, prepare: Mapping[str, Callable[[], Timer]]) -> Timings:
         """Prepare a timer for each name, then measure all of them; one that raises is dropped, with the reason."""
         timers: dict[str, Timer] = {}
         failed: dict[str, str] = {}
@@ -166,7 +151,8 @@ class Rounds:
             timers, rounds=self._rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample
         )
         self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
-        return Outcome(replace(timings, failed=failed | timings.failed), *telemetry.medians())
+        mhz, watts = telemetry.medians()
+        return replace(timings, failed={**failed, **timings.failed}, sm_mhz=mhz, watts=watts)
 
 
 class Bench:
@@ -198,17 +184,8 @@ class Bench:
         torch.cuda.empty_cache()  # the last shape's blocks rarely fit this one
         plan = schedule(m, self._suite.products * n, k, l2_bytes=self._device.l2_bytes, measure_us=self._measure_us)
         operands = [Operands.random(m, n, k, self._generator) for _ in range(plan.sets)]
-        outcome = self._rounds.measure(
+        timings = self._rounds.measure(
             {peer.name: partial(prepare_timer, peer, operands, plan) for peer in self._suite.peers}
         )
-        timings = outcome.timings
-        return Row(
-            shape,
-            timings.us,
-            timings.spread,
-            timings.failed,
-            config=self._suite.label(operands[0]) if self._suite.ours in timings.us else "",
-            sets=plan.sets,
-            sm_mhz=outcome.sm_mhz,
-            watts=outcome.watts,
-        )
+        label = self._suite.label(operands[0]) if self._suite.ours in timings.us else ""
+        return Row(shape, config=label, sets=plan.sets, **vars(timings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from fp8gemm.lab.bench.graph import GraphTimer, Rounds
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, K_GROUPED, LAYER, MASKED, GroupedCase
 from fp8gemm.lab.bench.grouped_operands import Contender, Work
 from fp8gemm.lab.bench.grouped_peers import DEEP_GEMM
-from fp8gemm.lab.bench.timing import Schedule, Timer, describe, expected_us, schedule_sets
+from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, describe, expected_us, rounded, schedule_sets
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.hopper import Chip
 
@@ -53,39 +53,26 @@ PARTS: Mapping[str, Part] = {
 
 
 @dataclass(frozen=True)
-class GroupedRow:
-    """What was measured for one case.
+class GroupedRow(Timings):
+    """What was measured for one case, by contender.
 
     Attributes:
-        us: median microseconds per call, by contender.
-        spread: (slowest - fastest) / median over the rounds, by contender.
-        failed: reason, by contender, of those that have no time.
         flops: of one call.
         weight_bytes: FP8 weights that one call reads.
         configs: labels of our configs.
         sets: operand sets that the calls rotated over.
-        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
     """
 
     case: GroupedCase
-    us: Mapping[str, float]
-    spread: Mapping[str, float] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
     flops: int = 0
     weight_bytes: int = 0
     configs: Sequence[str] = ()
     sets: int = 0
-    sm_mhz: float | None = None
-    watts: float | None = None
 
     @property
     def lacks(self) -> bool:
         """Whether something of ours has no time."""
         return not set(PARTS[self.case.part].ours) <= self.us.keys()
-
-    def time_ratio(self, over: str, under: str) -> float | None:
-        """One contender's time over another's; None unless both were timed."""
-        return self.us[over] / self.us[under] if {over, under} <= self.us.keys() else None
 
     def as_json(self) -> dict[str, Any]:
         """Rounded, for people and for later comparison."""
@@ -93,11 +80,9 @@ class GroupedRow:
         row: dict[str, Any] = {"part": case.part, "groups": case.groups, "m": case.m, "n": case.n, "k": case.k}
         row |= {"max_m": case.max_m} if case.max_m else {}
         row |= {"touched": case.touched, "sizes": case.sizes()} if case.touched else {}
-        row["us"] = {name: round(us, 2) for name, us in self.us.items()}
-        row["spread"] = {name: round(each, 4) for name, each in self.spread.items()}
-        row |= {"flops": self.flops, "weight_bytes": self.weight_bytes, "configs": list(self.configs)}
-        row |= {"sets": self.sets, "sm_mhz": self.sm_mhz, "watts": self.watts}
-        return row | ({"failed": dict(self.failed)} if self.failed else {})
+        row |= {"us": rounded(self.us, 2), "spread": rounded(self.spread, 4), "flops": self.flops}
+        row |= {"weight_bytes": self.weight_bytes, "configs": list(self.configs), "sets": self.sets}
+        return row | self.circumstances()
 
 
 class GroupedTable:
@@ -160,23 +145,13 @@ class GroupedBench:
         try:
             work = part.prepare(case, self._generator, self._l2_bytes, self._others)
         except Exception as error:  # NOTE: operands may not fit this GPU, and the other cases' times stand without them
-            return GroupedRow(case, {}, failed=dict.fromkeys(part.ours, describe(error)))
+            return GroupedRow(case, us={}, failed=dict.fromkeys(part.ours, describe(error)))
         us = expected_us(work.flops, work.weight_bytes)
         plan = schedule_sets(work.sets, us, measure_us=self._measure_us)
         prepare = {name: partial(_timer, contender, plan) for name, contender in work.contenders.items()}
-        outcome = self._rounds.measure(prepare)
-        return GroupedRow(
-            case,
-            outcome.timings.us,
-            outcome.timings.spread,
-            outcome.timings.failed,
-            work.flops,
-            work.weight_bytes,
-            [select_grouped(problem, self._chip).label for problem in case.problems()],
-            work.sets,
-            outcome.sm_mhz,
-            outcome.watts,
-        )
+        timings = self._rounds.measure(prepare)
+        configs = [select_grouped(problem, self._chip).label for problem in case.problems()]
+        return GroupedRow(case, work.flops, work.weight_bytes, configs, work.sets, **vars(timings))
 
 
 def _timer(contender: Contender, plan: Schedule) -> Timer:
@@ -188,12 +163,13 @@ def _timer(contender: Contender, plan: Schedule) -> Timer:
     return GraphTimer(calls, plan)
 
 
-def _ratios(rows: Sequence[GroupedRow], part: str, over: Sequence[str], under: Sequence[str]) -> dict[str, float]:
+def _ratios(
+    rows: Sequence[GroupedRow], part: str, over: Sequence[str], under: Sequence[str]
+) -> dict[str, float | None]:
     """Times over times, by case and contender, of those cases of a part where all groups have rows."""
     of_part = [row for row in rows if row.case.part == part and row.case.touched == row.case.groups]
     pairs = ((row, one, other) for row in of_part for one in over for other in under)
-    found = {f"{row.case} {one} over {other}": row.time_ratio(one, other) for row, one, other in pairs}
-    return {label: ratio for label, ratio in found.items() if ratio is not None}
+    return {f"{row.case} {one} over {other}": row.time_ratio(one, other) for row, one, other in pairs}
 
 
 GATES: Gates[GroupedRow] = Gates(

@@ -19,6 +19,12 @@ MOST_ROWS_OF_DECODE = 4
 TOP_K = 8
 
 
+def random_sizes(groups: int, typical: int, seed: int, unit: int = 1) -> list[int]:
+    """Rows or columns of each group, whole units of them, about ``typical``, one unit at least; the same for a seed."""
+    draw = random.Random(seed)
+    return [max(round(typical * draw.uniform(1 - SPREAD, 1 + SPREAD) / unit), 1) * unit for _ in range(groups)]
+
+
 @dataclass(frozen=True)
 class GroupedCase:
     """What is measured in turn.
@@ -51,17 +57,15 @@ class GroupedCase:
 
     def sizes(self) -> list[int]:
         """Rows of each group that has some, or its columns; a layer has none."""
-        draw = random.Random(SIZES_SEED)
+        groups = self.touched or self.groups
         if self.part == LAYER:
             return []
         if self.part == DECODE:
-            return [1 if self.touched < self.groups else draw.randint(1, MOST_ROWS_OF_DECODE) for _ in self._touched()]
-        typical = self.k if self.part == K_GROUPED else self.m
-        unit = SCALE_BLOCK if self.part == K_GROUPED else 1
-        return [max(round(typical * draw.uniform(1 - SPREAD, 1 + SPREAD) / unit), 1) * unit for _ in self._touched()]
-
-    def _touched(self) -> range:
-        return range(self.touched or self.groups)
+            draw = random.Random(SIZES_SEED)
+            return [1 if groups < self.groups else draw.randint(1, MOST_ROWS_OF_DECODE) for _ in range(groups)]
+        if self.part == K_GROUPED:
+            return random_sizes(groups, self.k, SIZES_SEED, SCALE_BLOCK)
+        return random_sizes(groups, self.m, SIZES_SEED)
 
     def problems(self) -> list[GroupedProblem]:
         """What our functions choose kernels for, the first one first."""

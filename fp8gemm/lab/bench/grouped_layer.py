@@ -12,9 +12,11 @@ from torch.nn import functional
 
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.grouped_cases import TOP_K, GroupedCase
-from fp8gemm.lab.bench.grouped_operands import Contender, Work, normal
+from fp8gemm.lab.bench.grouped_operands import Contender, Work
 from fp8gemm.lab.bench.grouped_peers import BF16
+from fp8gemm.lab.bench.peers import normal
 from fp8gemm.lab.bench.timing import set_count
+from fp8gemm.nn import Fp8Experts
 
 OURS, IN_BF16 = "fp8_experts", "bf16_experts"
 
@@ -43,8 +45,6 @@ class Tokens:
 
 def layer(case: GroupedCase, generator: torch.Generator, l2_bytes: int, others: Collection[str]) -> Work:
     """`Fp8Experts` beside the same in bfloat16. Weights are one set, tokens and whom they go to others in each call."""
-    from fp8gemm.nn import Fp8Experts
-
     gate_up, down = (_weights(generator, case.groups, n, k) for n, k in ((2 * case.k, case.n), (case.n, case.k)))
     ours = Fp8Experts.from_bfloat16(gate_up, down)
     of_expert = 3 * case.n * case.k

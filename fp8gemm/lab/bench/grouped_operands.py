@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from fp8gemm.lab.bench.graph import check_result
-from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.peers import Call, normal
 from fp8gemm.lab.bench.quantize_cases import dequantized
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import block_count
@@ -49,11 +50,6 @@ class Work:
     weight_bytes: int
 
 
-def normal(generator: torch.Generator, *shape: int) -> Tensor:
-    """Standard normal bfloat16 on the generator's device."""
-    return torch.randn(shape, dtype=torch.bfloat16, device=generator.device, generator=generator)
-
-
 def random_rows(generator: torch.Generator, rows: int, k: int) -> Scaled:
     """(rows, K), scaled 1x128, MN-major."""
     return quantize_activation(normal(generator, rows, k))
@@ -77,10 +73,7 @@ def random_weights(generator: torch.Generator, groups: int, n: int, k: int) -> S
 
 def offsets_of(sizes: Iterable[int], device: torch.device) -> Tensor:
     """(G + 1,) int32 sums of sizes, from 0."""
-    sums = [0]
-    for size in sizes:
-        sums.append(sums[-1] + size)
-    return torch.tensor(sums, dtype=torch.int32, device=device)
+    return torch.tensor(list(accumulate(sizes, initial=0)), dtype=torch.int32, device=device)
 
 
 def indices_of(sizes: Sequence[int], device: torch.device) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.driver.current import current_stream
 from fp8gemm.kernels.stream import StreamKernel
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.grouped_cases import GroupedCase
@@ -22,7 +21,6 @@ from fp8gemm.lab.bench.grouped_operands import (
     group_of,
     in_bfloat16,
     indices_of,
-    normal,
     offsets_of,
     product,
     random_masked,
@@ -37,7 +35,7 @@ from fp8gemm.lab.bench.grouped_peers import (
     deep_gemm_masked,
     grouped_mm,
 )
-from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.peers import Call, normal, read_weight
 from fp8gemm.lab.bench.timing import set_count
 
 OFFSETS, INDICES, IN_MASK, BY_COLUMNS, ACCUMULATE = "offsets", "indices", "masked", "k_grouped", "accumulate"
@@ -65,18 +63,12 @@ def contiguous(case: GroupedCase, generator: torch.Generator, l2_bytes: int, oth
     def bf16() -> list[Call]:
         return [grouped_mm(in_bfloat16(*a), bf16_weights(b), offsets) for a, b in zip(rows, weights, strict=True)]
 
-    def check(result: Tensor) -> None:
-        parts = zip(rows[0][0].split(sizes), rows[0][1].split(sizes), strict=True)
-        check_groups(result.split(sizes), parts, map(partial(group_of, weights[0]), range(case.groups)))
-
-    def check_dense(result: Tensor) -> None:
-        check_result(result, product(rows[0], group_of(weights[0], 0)), "the product of dequantised operands")
-
+    check = partial(_check_rows, rows[0], weights[0], sizes)
     padded = PaddedRows.of(sizes, device)
     contenders = {
         OFFSETS: Contender(lambda: ours({"offsets": offsets}), check),
         INDICES: Contender(lambda: ours({"indices": indices}), check),
-        DENSE: Contender(dense, check_dense),
+        DENSE: Contender(dense, partial(_check_dense, rows[0], group_of(weights[0], 0))),
     }
     deep_gemm = Contender(
         lambda: [padded.call(a, b, n) for a, b in zip(rows, weights, strict=True)],
@@ -129,13 +121,8 @@ def decode(case: GroupedCase, generator: torch.Generator, l2_bytes: int, others:
             for a, b, count, out in of_sets
         ]
 
-    def check(result: Tensor) -> None:
-        rows_of_all = counts[0].tolist()
-        parts = zip(rows[0][0].split(rows_of_all), rows[0][1].split(rows_of_all), strict=True)
-        check_groups(result.split(rows_of_all), parts, map(partial(group_of, weights[0]), range(case.groups)))
-
     contenders = {
-        OFFSETS: Contender(offsets, check),
+        OFFSETS: Contender(offsets, partial(_check_rows, rows[0], weights[0], counts[0].tolist())),
         IN_MASK: Contender(lambda: in_mask, check_mask),
         FLOOR: Contender(lambda: _floor(weights, case.touched)),
     }
@@ -165,13 +152,10 @@ def by_columns(case: GroupedCase, generator: torch.Generator, l2_bytes: int, oth
         a, b = (zip(x[0].split(sizes, 1), x[1].split(blocks, 1), strict=True) for x in pairs[0])
         check_groups(result, a, b)
 
-    def check_dense(result: Tensor) -> None:
-        check_result(result, product(*pairs[0]), "the product of dequantised operands")
-
     contenders = {
         BY_COLUMNS: Contender(lambda: ours(accumulate=False), check),
         ACCUMULATE: Contender(lambda: ours(accumulate=True), check),
-        DENSE: Contender(dense, check_dense),
+        DENSE: Contender(dense, partial(_check_dense, *pairs[0])),
     }
     return Work(contenders, sets, 2 * m * n * k, 0)
 
@@ -198,9 +182,19 @@ def _masked_calls(
         valid = counts[0].tolist()
         parts = ((rows[0][0][group, :count], rows[0][1][group, :count]) for group, count in enumerate(valid))
         results = (result[group, :count] for group, count in enumerate(valid))
-        check_groups(results, parts, map(partial(group_of, weights[0]), range(case.groups)))
+        check_groups(results, parts, zip(*weights[0], strict=True))
 
     return calls, check
+
+
+def _check_rows(rows: Scaled, weights: Scaled, sizes: Sequence[int], result: Tensor) -> None:
+    """Groups of these sizes, one behind the other."""
+    codes, scales, results = (tensor.split(list(sizes)) for tensor in (*rows, result))
+    check_groups(results, zip(codes, scales, strict=True), zip(*weights, strict=True))
+
+
+def _check_dense(a: Scaled, b: Scaled, result: Tensor) -> None:
+    check_result(result, product(a, b), "the product of dequantised operands")
 
 
 def _floor(weights: Sequence[Scaled], touched: int) -> list[Call]:
@@ -208,12 +202,8 @@ def _floor(weights: Sequence[Scaled], touched: int) -> list[Call]:
     groups, n, k = weights[0][0].shape
     kernel = StreamKernel(touched * n, k, device_index=weights[0][0].device.index)
 
-    def call(weight: Tensor) -> Tensor:
-        kernel(weight, current_stream(weight.device.index))
-        return weight
-
     firsts = [index * touched % groups for index in range(len(weights))]
     return [
-        partial(call, codes[first : first + touched].flatten(0, 1))
+        partial(read_weight, kernel, codes[first : first + touched].flatten(0, 1))
         for first, (codes, _) in zip(firsts, weights, strict=True)
     ]

@@ -8,18 +8,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Protocol
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 import fp8gemm
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import Rounds
+from fp8gemm.lab.bench.linear import bf16_linear, fp8_layer, fp8_linear
 from fp8gemm.lab.bench.peers import Operands
-from fp8gemm.lab.bench.report import Row, Shape
+from fp8gemm.lab.bench.report import Row, Shape, cell
 from fp8gemm.lab.bench.timing import Timer
 from fp8gemm.products.quantize import quantize_activation
 
@@ -47,21 +46,11 @@ class IdleGpuError(Fp8GemmError, RuntimeError):
     """The GPU ran out of work during a measurement, so that the host may have waited for it."""
 
 
-class Gpu(Protocol):
-    """What can be kept busy."""
-
-    def occupy(self, milliseconds: float) -> Callable[[], bool]:
-        """Queue a kernel of about that length; the result tells whether it is still running."""
-
-    def wait(self) -> None:
-        """Until nothing is queued."""
-
-
 class CurrentGpu:
-    """torch's current device and stream."""
+    """torch's current device and stream, which can be kept busy."""
 
     def occupy(self, milliseconds: float) -> Callable[[], bool]:
-        """Queue a kernel that spins."""
+        """Queue a kernel that spins for about that long; the result tells whether it is still running."""
         torch.cuda._sleep(int(milliseconds * _CYCLES_PER_MS))
         end = torch.cuda.Event()
         end.record()
@@ -81,7 +70,7 @@ class HostTimer:
         clock: nanoseconds.
     """
 
-    def __init__(self, call: Action, gpu: Gpu, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, call: Action, gpu: CurrentGpu, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._call, self._gpu, self._clock, self._busy_ms = call, gpu, clock, BUSY_MS
         for _ in range(CALLS_PER_CHUNK):  # compiles, loads, fills caches
             call()
@@ -123,10 +112,6 @@ class HostTimer:
         return times
 
 
-def _linear(operands: Operands) -> Action:
-    return partial(functional.linear, operands.x, operands.w)
-
-
 def _nn_linear(operands: Operands) -> Action:
     n, k = operands.w.shape
     layer = nn.Linear(k, n, bias=False, device=operands.w.device, dtype=operands.w.dtype)
@@ -135,23 +120,13 @@ def _nn_linear(operands: Operands) -> Action:
 
 
 def _fp8_forward(operands: Operands) -> Action:
-    from fp8gemm.nn import Fp8Linear
-
-    return partial(Fp8Linear.from_quantized(*operands.blocks[2:]).forward, operands.x)
+    return partial(fp8_layer(operands).forward, operands.x)
 
 
 def _fp8_fresh(operands: Operands) -> Action:
-    from fp8gemm.nn import Fp8Linear
-
-    forward = Fp8Linear.from_quantized(*operands.blocks[2:]).forward
+    forward = fp8_layer(operands).forward
     inputs = cycle(operands.x.expand(FRESH_INPUTS, *operands.x.shape).clone().unbind())
     return lambda: forward(next(inputs))
-
-
-def _fp8_module(operands: Operands) -> Action:
-    from fp8gemm.nn import Fp8Linear
-
-    return partial(Fp8Linear.from_quantized(*operands.blocks[2:]), operands.x)
 
 
 def _plan(operands: Operands) -> Action:
@@ -170,8 +145,8 @@ def _quantize(operands: Operands) -> Action:
 PREPARE: Mapping[str, tuple[str, Callable[[Operands], Action]]] = {
     FORWARD: ("fp8gemm.nn.Fp8Linear.forward, bfloat16", _fp8_forward),
     FRESH: (f"the same, its inputs at {FRESH_INPUTS} addresses in turn", _fp8_fresh),
-    LINEAR: ("torch.nn.functional.linear, bfloat16", _linear),
-    MODULE: ("fp8gemm.nn.Fp8Linear called as a module", _fp8_module),
+    LINEAR: ("torch.nn.functional.linear, bfloat16", bf16_linear),
+    MODULE: ("fp8gemm.nn.Fp8Linear called as a module", fp8_linear),
     NN_LINEAR: ("torch.nn.Linear called as a module, bfloat16", _nn_linear),
     PLAN: ("a plan, with out=", _plan),
     GEMM: ("fp8gemm.gemm, with out=", _gemm),
@@ -191,9 +166,8 @@ class HostTable:
 
     def line(self, row: Row) -> str:
         """One row; a dash where there is no time."""
-        times = " ".join(f"{row.us[name]:11.2f}" if name in row.us else f"{'-':>11}" for name in PREPARE)
-        ratios = [row.time_ratio(*pair) for pair in RATIOS.values()]
-        cells = " ".join(f"{'-':>16}" if ratio is None else f"{ratio:16.3f}" for ratio in ratios)
+        times = " ".join(cell(row.us.get(name), 11, 2) for name in PREPARE)
+        cells = " ".join(cell(row.time_ratio(*pair), 16, 3) for pair in RATIOS.values())
         return f"{row.shape.m:>6} {row.shape.n:>6} {row.shape.k:>6} | {times} | {cells}"
 
 
@@ -206,30 +180,28 @@ class HostBench:
         gpu: kept busy.
     """
 
-    def __init__(self, generator: torch.Generator, rounds: Rounds, gpu: Gpu) -> None:
+    def __init__(self, generator: torch.Generator, rounds: Rounds, gpu: CurrentGpu) -> None:
         self._generator, self._rounds, self._gpu = generator, rounds, gpu
 
     def measure(self, shape: Shape) -> Row:
         """Time every call of one shape, all of them on the same operands."""
         operands = Operands.random(shape.m, shape.n, shape.k, self._generator)
         with torch.no_grad():
-            outcome = self._rounds.measure(
+            timings = self._rounds.measure(
                 {name: partial(self._timer, make, operands) for name, (_, make) in PREPARE.items()}
             )
-        timings = outcome.timings
-        return Row(shape, timings.us, timings.spread, timings.failed, sm_mhz=outcome.sm_mhz, watts=outcome.watts)
+        return Row(shape, **vars(timings))
 
     def _timer(self, make: Callable[[Operands], Action], operands: Operands) -> Timer:
         return HostTimer(make(operands), self._gpu)
 
 
-def _times(name: str, rows: Sequence[Row]) -> dict[str, float]:
-    return {str(row.shape): row.us[name] for row in rows if name in row.us}
+def _times(name: str, rows: Sequence[Row]) -> dict[str, float | None]:
+    return {str(row.shape): row.us.get(name) for row in rows}
 
 
-def _ratios(rows: Sequence[Row]) -> dict[str, float]:
-    ratios = {str(row.shape): row.time_ratio(FORWARD, LINEAR) for row in rows}
-    return {shape: ratio for shape, ratio in ratios.items() if ratio is not None}
+def _ratios(rows: Sequence[Row]) -> dict[str, float | None]:
+    return {str(row.shape): row.time_ratio(FORWARD, LINEAR) for row in rows}
 
 
 GATES = Gates(

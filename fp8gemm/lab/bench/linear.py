@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from torch import Tensor
 from torch.nn import functional
 
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.peers import Call, Operands, Peer
 from fp8gemm.lab.bench.report import Row
+from fp8gemm.nn import Fp8Linear
 
 OURS, BF16 = "fp8_linear", "bf16_linear"
 MANY, FEW = 512, 64
 """At this M and above a layer counts as one over many rows, at this one and below as one over few."""
 
 
-def _expected(operands: Operands) -> Tensor:
-    return functional.linear(operands.x, operands.w)
+def fp8_layer(operands: Operands) -> Fp8Linear:
+    """Ours with the operands' weight."""
+    return Fp8Linear.from_quantized(*operands.blocks[2:])
 
 
-def _fp8_linear(operands: Operands) -> Call:
-    from fp8gemm.nn import Fp8Linear
-
-    layer = Fp8Linear.from_quantized(*operands.blocks[2:])
-    x = operands.x
-    return lambda: layer(x)
+def fp8_linear(operands: Operands) -> Call:
+    """A call of ours as a module."""
+    return partial(fp8_layer(operands), operands.x)
 
 
-def _bf16_linear(operands: Operands) -> Call:
-    return lambda: functional.linear(operands.x, operands.w)
+def bf16_linear(operands: Operands) -> Call:
+    """The same in bfloat16, without a layer around it."""
+    return partial(functional.linear, operands.x, operands.w)
 
 
 PEERS = (
-    Peer(OURS, "fp8gemm.nn.Fp8Linear, bfloat16 to bfloat16, quantising included", _fp8_linear, expected=_expected),
-    Peer(BF16, "torch.nn.functional.linear, bfloat16", _bf16_linear, expected=_expected),
+    Peer(OURS, "fp8gemm.nn.Fp8Linear, bfloat16 to bfloat16, quantising included", fp8_linear),
+    Peer(BF16, "torch.nn.functional.linear, bfloat16", bf16_linear),
 )
 
 
-def _speeds(rows: Sequence[Row], least: int, most: float) -> Mapping[str, float]:
-    speeds = {str(row.shape): row.time_ratio(BF16, OURS) for row in rows if least <= row.shape.m <= most}
-    return {shape: speed for shape, speed in speeds.items() if speed is not None}
+def _speeds(rows: Sequence[Row], least: int, most: float) -> Mapping[str, float | None]:
+    return {str(row.shape): row.time_ratio(BF16, OURS) for row in rows if least <= row.shape.m <= most}
 
 
 GATES: Gates[Row] = Gates(

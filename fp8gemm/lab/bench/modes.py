@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,38 +22,9 @@ from fp8gemm.lab.bench.grouped_peers import BF16, DEEP_GEMM, missing
 from fp8gemm.lab.bench.quantize_cases import CASES, Size
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import Suite
-from fp8gemm.lab.bench.summary import Statement
-from fp8gemm.lab.bench.sweep import Measured, Printed
+from fp8gemm.lab.bench.sweep import Mode
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.hopper import chip_of_device
-
-S = TypeVar("S")
-R = TypeVar("R", bound=Measured)
-
-
-@dataclass(frozen=True)
-class Mode(Generic[S, R]):
-    """One run of the command.
-
-    Attributes:
-        shapes: in the order in which they are measured.
-        table: how rows are printed.
-        measure: gives one shape's row.
-        summaries: what is said of all rows together.
-        lacks: whether a row has no time for something of ours.
-        heading: what the JSON says besides the rows.
-        skipped: reason, by peer, of those that this machine has not.
-        unit: what stands behind the names of shapes that were left out.
-    """
-
-    shapes: Sequence[S]
-    table: Printed[R]
-    measure: Callable[[S], R]
-    summaries: Sequence[Statement[R]]
-    lacks: Callable[[R], bool]
-    heading: Mapping[str, Any]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    unit: str = " (M x N x K)"
 
 
 def suite_mode(suite: Suite, shapes: Sequence[Shape], bench: Bench, heading: Mapping[str, Any]) -> Mode[Shape, Row]:

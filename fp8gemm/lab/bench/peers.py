@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 import fp8gemm
 from fp8gemm import settings
+from fp8gemm.driver.current import current_stream
+from fp8gemm.kernels.stream import StreamKernel
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 
 OURS, OURS_PDL = "fp8gemm", "fp8gemm_pdl"
@@ -24,6 +27,11 @@ _E4M3_MAX = 448.0
 
 Call = Callable[[], Tensor]
 """One multiplication, (M, N) bfloat16, on the current stream."""
+
+
+def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Standard normal values on the generator's device."""
+    return torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,7 @@ class Operands:
     @classmethod
     def random(cls, m: int, n: int, k: int, generator: torch.Generator) -> Operands:
         """Standard normal operands on the generator's device."""
-        x, w = (
-            torch.randn(rows, k, dtype=torch.bfloat16, device=generator.device, generator=generator) for rows in (m, n)
-        )
-        return cls(x, w)
+        return cls(normal(generator, m, k), normal(generator, n, k))
 
     @cached_property
     def blocks(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,10 +122,7 @@ def cublas_block_scales(scales_a: Tensor, scales_b: Tensor) -> tuple[Tensor, Ten
     multiple of four, strides (1, padded kb)."""
     m, k_blocks = scales_a.shape
     a = torch.empty_strided((m, k_blocks), (1, m), dtype=scales_a.dtype, device=scales_a.device).copy_(scales_a)
-    n_blocks, padded = scales_b.shape[0], -(-k_blocks // 4) * 4
-    b = torch.empty_strided((padded, n_blocks), (1, padded), dtype=scales_b.dtype, device=scales_b.device).zero_()
-    b[:k_blocks].copy_(scales_b.t())
-    return a, b
+    return a, pad(scales_b, (0, -k_blocks % 4)).t()
 
 
 def scaled_mm_call(a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, *, out: Tensor | None = None) -> Call:
@@ -142,10 +144,6 @@ def _ours(operands: Operands, *, pdl: bool = False, batch_invariant: bool = Fals
     plan = make_plan(b, scales_b, max_m=a.shape[0], pdl=pdl, batch_invariant=batch_invariant)
     out = operands.empty_product()
     return lambda: plan(a, scales_a, out=out)
-
-
-def _bf16(operands: Operands) -> Call:
-    return operands.product
 
 
 def _scaled_mm(operands: Operands, *, per_row: bool) -> Call:
@@ -180,30 +178,28 @@ def _deep_gemm(operands: Operands, *, pdl: bool = False) -> Call:
 
 
 def _floor(operands: Operands, *, pdl: bool = False) -> Call:
-    from fp8gemm.kernels.stream import StreamKernel
-
     b = operands.blocks[2]
-    kernel = StreamKernel(*b.shape, device_index=b.device.index, programmatic=pdl)
+    return partial(read_weight, StreamKernel(*b.shape, device_index=b.device.index, programmatic=pdl), b)
 
-    def call() -> Tensor:
-        kernel(b, torch.cuda.current_stream(b.device).cuda_stream)
-        return b
 
-    return call
+def read_weight(kernel: StreamKernel, weight: Tensor) -> Tensor:
+    """A call that computes nothing: it reads a weight once."""
+    kernel(weight, current_stream(weight.device.index))
+    return weight
 
 
 PEERS = (
     Peer(OURS, "fp8gemm.plan, 1x128 by 128x128", _ours),
-    Peer("bf16", "torch.mm", _bf16),
+    Peer("bf16", "torch.mm", lambda operands: operands.product),
     Peer(
         "tensorwise",
         "torch._scaled_mm, one scale per tensor, fast accumulation: what FP8 costs with no block scales at all",
-        lambda operands: _scaled_mm(operands, per_row=False),
+        partial(_scaled_mm, per_row=False),
     ),
     Peer(
         "rowwise",
         "torch._scaled_mm, one scale per row and column, fast accumulation",
-        lambda operands: _scaled_mm(operands, per_row=True),
+        partial(_scaled_mm, per_row=True),
     ),
     Peer(
         "cublas_block",
@@ -215,22 +211,14 @@ PEERS = (
     Peer("deepgemm", "DeepGEMM, fp8_gemm_nt", _deep_gemm, module="deep_gemm", attribute="fp8_gemm_nt"),
 )
 
-INVARIANT = Peer(
-    "invariant",
-    "fp8gemm.plan with batch_invariant=True",
-    lambda operands: _ours(operands, batch_invariant=True),
-)
+INVARIANT = Peer("invariant", "fp8gemm.plan with batch_invariant=True", partial(_ours, batch_invariant=True))
 
 PDL_PEERS = (
-    Peer(
-        OURS_PDL,
-        "the same with static_weights=True and programmatic dependent launch",
-        lambda operands: _ours(operands, pdl=True),
-    ),
+    Peer(OURS_PDL, "the same with static_weights=True and programmatic dependent launch", partial(_ours, pdl=True)),
     Peer(
         "deepgemm_pdl",
         "the same after deep_gemm.set_pdl(True)",
-        lambda operands: _deep_gemm(operands, pdl=True),
+        partial(_deep_gemm, pdl=True),
         module="deep_gemm",
         attribute="set_pdl",
     ),
@@ -240,7 +228,7 @@ FLOOR = Peer(FLOORS[OURS], "reads the weight into shared memory once, and nothin
 FLOOR_PDL = Peer(
     FLOORS[OURS_PDL],
     "the same with programmatic dependent launch",
-    lambda operands: _floor(operands, pdl=True),
+    partial(_floor, pdl=True),
     expected=None,
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import GraphTimer, Rounds
 from fp8gemm.lab.bench.quantize_cases import CASES, Case, Size
-from fp8gemm.lab.bench.timing import Timer, schedule_bytes
+from fp8gemm.lab.bench.timing import Timer, Timings, rounded, schedule_bytes
 
 MANY, FEW = 2048, 64
 """At this M and above the share of a copy's speed is judged, at this one and below the time."""
@@ -38,26 +38,17 @@ def sizes(ms: Sequence[int] | None = None, ks: Sequence[int] | None = None) -> l
 
 
 @dataclass(frozen=True)
-class QuantizeRow:
-    """What was measured for one size.
+class QuantizeRow(Timings):
+    """What was measured for one size, by case.
 
     Attributes:
-        us: median microseconds per call, by case.
-        copy_us: those of the copy beside it.
-        moved: bytes that one call reads and writes, by case.
-        spread: (slowest - fastest) / median over the rounds, by case.
-        failed: reason, by case, of those that have no time.
-        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
+        copy_us: median microseconds of the copy beside each.
+        moved: bytes that one call reads and writes.
     """
 
     size: Size
-    us: Mapping[str, float]
     copy_us: Mapping[str, float]
     moved: Mapping[str, int]
-    spread: Mapping[str, float] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
-    sm_mhz: float | None = None
-    watts: float | None = None
 
     def share(self, case: str) -> float | None:
         """Speed relative to the copy; None unless both were timed."""
@@ -66,11 +57,9 @@ class QuantizeRow:
     def as_json(self) -> dict[str, Any]:
         """Rounded, for people and for later comparison."""
         row: dict[str, Any] = {"m": self.size.m, "k": self.size.k}
-        row["us"] = {case: round(us, 3) for case, us in self.us.items()}
-        row["copy_us"] = {case: round(us, 3) for case, us in self.copy_us.items()}
-        row |= {"bytes": dict(self.moved), "spread": {case: round(each, 4) for case, each in self.spread.items()}}
-        row |= {"sm_mhz": self.sm_mhz, "watts": self.watts}
-        return row | ({"failed": dict(self.failed)} if self.failed else {})
+        row |= {"us": rounded(self.us, 3), "copy_us": rounded(self.copy_us, 3)}
+        row |= {"bytes": dict(self.moved), "spread": rounded(self.spread, 4)}
+        return row | self.circumstances()
 
 
 class QuantizeTable:
@@ -126,19 +115,16 @@ class QuantizeBench:
         for case in CASES:
             prepare[case.name] = partial(case_timer, case)
             prepare[COPY + case.name] = partial(copy_timer, case)
-        outcome = self._rounds.measure(prepare)
-        us, spread = outcome.timings.us, outcome.timings.spread
+        timings = self._rounds.measure(prepare)
+        us, spread = timings.us, timings.spread
         names = [case.name for case in CASES]
-        return QuantizeRow(
-            size,
-            {name: us[name] for name in names if name in us},
-            {name: us[COPY + name] for name in names if COPY + name in us},
-            moved,
-            {name: spread[name] for name in names if name in spread},
-            outcome.timings.failed,
-            outcome.sm_mhz,
-            outcome.watts,
+        of_cases = replace(
+            timings,
+            us={name: us[name] for name in names if name in us},
+            spread={name: spread[name] for name in names if name in spread},
         )
+        copy_us = {name: us[COPY + name] for name in names if COPY + name in us}
+        return QuantizeRow(size, copy_us, moved, **vars(of_cases))
 
     def _halves(self, moved: int) -> tuple[Tensor, Tensor]:
         """Where to and where from, together as many bytes."""
@@ -147,9 +133,8 @@ class QuantizeBench:
         return torch.empty_like(source), source
 
 
-def _shares(rows: Sequence[QuantizeRow]) -> dict[str, float]:
-    shares = {f"{case.name} {row.size}": row.share(case.name) for row in rows for case in CASES if row.size.m >= MANY}
-    return {label: share for label, share in shares.items() if share is not None}
+def _shares(rows: Sequence[QuantizeRow]) -> dict[str, float | None]:
+    return {f"{case.name} {row.size}": row.share(case.name) for row in rows for case in CASES if row.size.m >= MANY}
 
 
 def _microseconds(rows: Sequence[QuantizeRow]) -> dict[str, float]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fp8gemm.lab.bench.graph import check_result
+from fp8gemm.lab.bench.peers import normal
 from fp8gemm.products import quantize
 from fp8gemm.sizes import SCALE_BLOCK
 
@@ -70,13 +72,10 @@ class Case:
 
     def inputs(self, size: Size, generator: torch.Generator) -> Inputs:
         """Standard normal ones on the generator's device."""
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(shape, dtype=self.dtype, device=generator.device, generator=generator)
-
+        draw = partial(normal, generator, dtype=self.dtype)
         shapes = {"residual": (size.m, size.k), "norm": (size.k,)}
-        more = {name: normal(*shapes[name]) for name in self.arguments}
-        return Inputs(normal(size.m, size.k * (1 + self.halves)), **more)
+        more = {name: draw(*shapes[name]) for name in self.arguments}
+        return Inputs(draw(size.m, size.k * (1 + self.halves)), **more)
 
     def check(self, inputs: Inputs) -> int:
         """Bytes that one call reads and writes.

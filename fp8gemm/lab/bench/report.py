@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from fp8gemm.lab.bench.timing import Timings, rounded
 
 
 @dataclass(frozen=True)
@@ -20,33 +22,17 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Timings):
     """What was measured for one shape.
 
     Attributes:
-        us: median microseconds per call, by peer.
-        spread: (slowest - fastest) / median over the rounds, by peer.
-        failed: reason, by peer, of those that have no time.
         config: label of our tile config.
         sets: operand sets that the calls rotated over.
-        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
     """
 
     shape: Shape
-    us: dict[str, float]
-    spread: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
     config: str = ""
     sets: int = 0
-    sm_mhz: float | None = None
-    watts: float | None = None
-
-    def time_ratio(self, over: str, under: str) -> float | None:
-        """One peer's time over another's, which is the speed of ``under`` relative to ``over``. None unless both were
-        timed."""
-        if over not in self.us or under not in self.us:
-            return None
-        return self.us[over] / self.us[under]
 
     def tflops(self, peer: str, products: int = 1) -> float:
         """10^12 floating-point operations a second, of a call that multiplies so often."""
@@ -55,10 +41,8 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Rounded, for people and for later comparison."""
         row: dict[str, Any] = {"m": self.shape.m, "n": self.shape.n, "k": self.shape.k}
-        row["us"] = {peer: round(us, 2) for peer, us in self.us.items()}
-        row["spread"] = {peer: round(spread, 4) for peer, spread in self.spread.items()}
-        row |= {"config": self.config, "sets": self.sets, "sm_mhz": self.sm_mhz, "watts": self.watts}
-        return row | ({"failed": self.failed} if self.failed else {})
+        row |= {"us": rounded(self.us, 2), "spread": rounded(self.spread, 4), "config": self.config, "sets": self.sets}
+        return row | self.circumstances()
 
 
 @dataclass(frozen=True)
@@ -89,14 +73,13 @@ class Table:
     def line(self, row: Row) -> str:
         """One row; a dash where a peer has no time."""
         shape = row.shape
-        times = " ".join(
-            f"{row.us[name]:12.2f}" if name in row.us else f"{'-':>12}" for name in [self.ours, *self.others]
-        )
-        tflops = f"{row.tflops(self.ours, self.products):7.0f}" if self.ours in row.us else f"{'-':>7}"
-        ratios = " ".join(_cell(row.time_ratio(name, self.ours)) for name in self.others)
+        times = " ".join(cell(row.us.get(name), 12, 2) for name in [self.ours, *self.others])
+        tflops = cell(row.tflops(self.ours, self.products) if self.ours in row.us else None, 7, 0)
+        ratios = " ".join(cell(row.time_ratio(name, self.ours), 12, 3) for name in self.others)
         middle = f"{times} {tflops} | " + (ratios + " | " if self.others else "")
         return f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {middle}{row.config}"
 
 
-def _cell(ratio: float | None) -> str:
-    return f"{'-':>12}" if ratio is None else f"{ratio:12.3f}"
+def cell(value: float | None, width: int, digits: int) -> str:
+    """A figure in a column of a table; a dash where there is none."""
+    return f"{'-':>{width}}" if value is None else f"{value:{width}.{digits}f}"

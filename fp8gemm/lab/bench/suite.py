@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -54,14 +55,11 @@ def product_suite(*, alone: bool, batch_invariant: bool, pdl: bool, floor: bool)
 def _summaries(names: Sequence[str]) -> list[Statement[Row]]:
     """Of products by these peers."""
     others = [name for name in names if name not in FLOORS.values()]
-    relative = {name: (name, OURS) for name in others if name != OURS}
-    found: list[Statement[Row]] = [
-        Summary("geomean_relative_speed", f"speed of {OURS} relative to its peers", "speed", relative)
-    ]
-    if OURS_PDL in names:
-        relative = {name: (name, OURS_PDL) for name in others if name != OURS_PDL}
-        title = f"speed of {OURS_PDL} relative to its peers"
-        found.append(Summary("geomean_relative_speed_pdl", title, "speed", relative))
+    found: list[Statement[Row]] = []
+    for ours, key in ((OURS, "geomean_relative_speed"), (OURS_PDL, "geomean_relative_speed_pdl")):
+        if ours in names:
+            relative = {name: (name, ours) for name in others if name != ours}
+            found.append(Summary(key, f"speed of {ours} relative to its peers", "speed", relative))
     floors = {floor: (ours, floor) for ours, floor in FLOORS.items() if {ours, floor} <= set(names)}
     if floors:
         title = "time over that of " + ", ".join(f"{floor} (of {ours})" for floor, (ours, _) in floors.items())
@@ -88,20 +86,16 @@ def linear_suite() -> Suite:
     """Linear layers, beside bfloat16 ones."""
     title = f"speed of {linear.OURS} relative to {linear.BF16}"
     summary = Summary("geomean_relative_speed", title, "speed", {linear.BF16: (linear.BF16, linear.OURS)})
-    return Suite(linear.PEERS, {}, [summary, linear.GATES], _linear_label)
+    return Suite(linear.PEERS, {}, [summary, linear.GATES], partial(_product_label, static_weights=True))
 
 
-def _product_label(operands: Operands) -> str:
-    return _config_label(operands.x.shape[0], *operands.blocks[2:])
+def _product_label(operands: Operands, *, static_weights: bool = False) -> str:
+    return _config_label(operands.x.shape[0], *operands.blocks[2:], static_weights=static_weights)
 
 
 def _chain_label(operands: Operands) -> str:
     m = operands.x.shape[0]
     return f"{_config_label(m, *operands.blocks[2:])}, {_config_label(m, *operands.weight_back)}"
-
-
-def _linear_label(operands: Operands) -> str:
-    return _config_label(operands.x.shape[0], *operands.blocks[2:], static_weights=True)
 
 
 def _config_label(m: int, b: Tensor, scales_b: Tensor, *, static_weights: bool = False) -> str:

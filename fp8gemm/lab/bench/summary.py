@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any, Protocol, TypeVar
 
 from fp8gemm.lab.bench.report import Row
-from fp8gemm.lab.bench.timing import geometric_mean
 
 Ratio = tuple[str, str]
 """Two peers: the time of the first over that of the second."""

@@ -39,51 +39,72 @@ class Printed(Protocol[R_contra]):
         """One row."""
 
 
+@dataclass(frozen=True)
+class Mode(Generic[S, R]):
+    """One run of the command.
+
+    Attributes:
+        shapes: in the order in which they are measured.
+        table: how rows are printed.
+        measure: gives one shape's row.
+        summaries: what is said of all rows together.
+        lacks: whether a row has no time for something of ours.
+        heading: what the JSON says besides the rows.
+        skipped: reason, by peer, of those that this machine has not.
+        unit: what stands behind the names of shapes that were left out.
+    """
+
+    shapes: Sequence[S]
+    table: Printed[R]
+    measure: Callable[[S], R]
+    summaries: Sequence[Statement[R]]
+    lacks: Callable[[R], bool]
+    heading: Mapping[str, Any]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    unit: str = " (M x N x K)"
+
+
 @dataclass
 class Sweep(Generic[S, R]):
     """Measures shapes in order and keeps what came of it.
 
     Attributes:
-        table: how rows are printed.
-        measure: gives one shape's row; a shape prints as a name.
-        heading: what the JSON says besides the rows.
-        summaries: what is said of all rows together.
+        mode: what is measured.
         json_path: rewritten after each shape, so that an interrupted run keeps its results; None for no file.
         budget_seconds: no shape is started after this long; None for no limit.
         emit: prints one or more lines.
         clock: seconds.
-        unit: what stands behind the names of shapes that were left out.
     """
 
-    table: Printed[R]
-    measure: Callable[[S], R]
-    heading: Mapping[str, Any]
-    summaries: Sequence[Statement[R]] = ()
+    mode: Mode[S, R]
     json_path: Path | None = None
     budget_seconds: float | None = None
     emit: Callable[[str], None] = print
     clock: Callable[[], float] = time.monotonic
-    unit: str = " (M x N x K)"
     rows: list[R] = field(default_factory=list)
     left_out: list[S] = field(default_factory=list)
 
-    def run(self, shapes: Sequence[S], *, advance: Callable[[], None] = lambda: None) -> None:
-        """Measure ``shapes``; ``advance`` is called after each that was measured."""
+    def run(self, *, advance: Callable[[], None] = lambda: None) -> None:
+        """Measure every shape that the budget allows; ``advance`` is called after each."""
         start = self.clock()
-        self.emit(self.table.header())
-        for index, shape in enumerate(shapes):
+        self.emit(self.mode.table.header())
+        for index, shape in enumerate(self.mode.shapes):
             if self.budget_seconds is not None and self.clock() - start > self.budget_seconds:
-                self.left_out = list(shapes[index:])
+                self.left_out = list(self.mode.shapes[index:])
                 break
-            row = self.measure(shape)
+            row = self.mode.measure(shape)
             self.rows.append(row)
-            self.emit(self.table.line(row))
+            self.emit(self.mode.table.line(row))
             for peer, reason in row.failed.items():
                 self.emit(f"{'':>20} | {peer} skipped: {reason}")
             self.write()
             advance()
         self.write()
         self._summarise()
+
+    def lacks_ours(self) -> bool:
+        """Whether something of ours has no time for a shape."""
+        return any(self.mode.lacks(row) for row in self.rows)
 
     def write(self) -> None:
         """Write what there is so far."""
@@ -92,14 +113,14 @@ class Sweep(Generic[S, R]):
 
     def as_json(self) -> dict[str, Any]:
         """The heading, the summaries and the rows; left-out shapes where there are any."""
-        means = {summary.key: summary.as_json(self.rows) for summary in self.summaries}
-        result = {**self.heading, **means, "rows": [row.as_json() for row in self.rows]}
+        means = {summary.key: summary.as_json(self.rows) for summary in self.mode.summaries}
+        result = {**self.mode.heading, **means, "rows": [row.as_json() for row in self.rows]}
         return result | ({"left_out": [str(shape) for shape in self.left_out]} if self.left_out else {})
 
     def _summarise(self) -> None:
-        for summary in self.summaries:
+        for summary in self.mode.summaries:
             for line in summary.lines(self.rows):
                 self.emit(line)
         if self.left_out:
             names = ", ".join(map(str, self.left_out))
-            self.emit(f"left out, the budget of {self.budget_seconds:g} s was used up: {names}{self.unit}")
+            self.emit(f"left out, the budget of {self.budget_seconds:g} s was used up: {names}{self.mode.unit}")

@@ -6,8 +6,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 Timer = Callable[[], float]
 """Takes one measurement and returns microseconds per call."""
@@ -21,19 +22,36 @@ GRAPH_US = 2_000.0
 _FLOOR_US, _FLOPS_PER_US, _BYTES_PER_US = 5.0, 0.9e9, 4e6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Timings:
     """What one round-robin gave.
 
     Attributes:
         us: median microseconds per call, by peer, of those that finished every round.
         spread: (slowest - fastest) / median over the rounds, by peer.
-        failed: reason, by peer, of those that did not.
+        failed: reason, by peer, of those that have no time.
+        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
     """
 
-    us: dict[str, float]
-    spread: dict[str, float]
-    failed: dict[str, str]
+    us: Mapping[str, float]
+    spread: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    sm_mhz: float | None = None
+    watts: float | None = None
+
+    def time_ratio(self, over: str, under: str) -> float | None:
+        """One peer's time over another's, which is the speed of ``under`` relative to ``over``. None unless both were
+        timed."""
+        return self.us[over] / self.us[under] if {over, under} <= self.us.keys() else None
+
+    def circumstances(self) -> dict[str, Any]:
+        """Clock and power, and what failed if anything did: how a row of a file ends."""
+        return {"sm_mhz": self.sm_mhz, "watts": self.watts} | ({"failed": dict(self.failed)} if self.failed else {})
+
+
+def rounded(values: Mapping[str, float], digits: int) -> dict[str, float]:
+    """For people and for later comparison."""
+    return {name: round(value, digits) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -56,16 +74,12 @@ def schedule(m: int, n: int, k: int, *, l2_bytes: int, measure_us: float) -> Sch
     takes about ``measure_us`` or one replay, whichever is longer."""
     set_bytes = (m + n) * k
     us = expected_us(2 * m * n * k, set_bytes + 2 * m * n)
-    return _schedule(set_bytes, us, l2_bytes=l2_bytes, measure_us=measure_us)
+    return schedule_sets(set_count(set_bytes, l2_bytes), us, measure_us=measure_us)
 
 
 def schedule_bytes(moved: int, *, l2_bytes: int, measure_us: float) -> Schedule:
     """The same for a call that reads and writes so many bytes, which one operand set is then."""
-    return _schedule(moved, expected_us(0, moved), l2_bytes=l2_bytes, measure_us=measure_us)
-
-
-def _schedule(set_bytes: int, expected_us: float, *, l2_bytes: int, measure_us: float) -> Schedule:
-    return schedule_sets(set_count(set_bytes, l2_bytes), expected_us, measure_us=measure_us)
+    return schedule_sets(set_count(moved, l2_bytes), expected_us(0, moved), measure_us=measure_us)
 
 
 def set_count(set_bytes: int, l2_bytes: int) -> int:
@@ -125,13 +139,7 @@ def measure_in_turn(
 
     medians = {name: statistics.median(samples[name]) for name in alive}
     spread = {name: (max(samples[name]) - min(samples[name])) / medians[name] for name in alive}
-    return Timings(medians, spread, failed)
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """Geometric mean of positive values; at least one."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs))
+    return Timings(us=medians, spread=spread, failed=failed)
 
 
 def describe(error: BaseException) -> str:

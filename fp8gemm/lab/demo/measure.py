@@ -9,21 +9,19 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
 
 import fp8gemm
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.jit.build import build
 from fp8gemm.kernels.catalogue import kernel_request, shared_bytes
 from fp8gemm.lab.bench.graph import GraphTimer
-from fp8gemm.lab.bench.peers import Call, Operands
+from fp8gemm.lab.bench.peers import Call, Operands, normal
 from fp8gemm.lab.bench.timing import schedule
 from fp8gemm.lab.demo.check import check
 from fp8gemm.lab.demo.report import Row
 from fp8gemm.lab.demo.target import Target
-from fp8gemm.products.operands import store_kind
 from fp8gemm.reference import dequantize_activation, dequantize_weight
-from fp8gemm.tuning.problem import OutputType, Problem
+from fp8gemm.tuning.problem import Problem, packed_problem
 from fp8gemm.tuning.select import select_config
 
 _ROUNDS = 5
@@ -43,15 +41,15 @@ def measure_layer(n: int, k: int, ms: Sequence[int], target: Target, generator: 
     Raises:
         CompileError, CacheMissError, DriverError: a kernel could not be built or launched.
     """
-    weight = _normal(n, k, generator)
+    weight = normal(generator, n, k)
     b, scales_b = fp8gemm.quantize_weight(weight)
     exact_b = dequantize_weight(b, scales_b, dtype=torch.float64)
     for m in ms:
-        problem = _problem(m, n, k)
+        problem = packed_problem(m, n, k)
         config = select_config(problem, target.chip)
         artifact = build(kernel_request(problem, config))
 
-        x = _normal(target.rows(m), k, generator)
+        x = normal(generator, target.rows(m), k)
         a, scales_a = fp8gemm.quantize_activation(x)
         out = torch.full((x.shape[0], n), math.nan, dtype=torch.bfloat16, device=target.device)
         fp8gemm.gemm(a, scales_a, b, scales_b, out=out)
@@ -60,16 +58,6 @@ def measure_layer(n: int, k: int, ms: Sequence[int], target: Target, generator: 
         us = None if target.gpu is None else _time(problem, target.gpu, generator)
         size = shared_bytes(problem, config)
         yield Row(problem, config, size, artifact, result, rows_checked=x.shape[0], us=us)
-
-
-def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(rows, columns, dtype=torch.bfloat16, device=generator.device, generator=generator)
-
-
-def _problem(m: int, n: int, k: int) -> Problem:
-    """What `fp8gemm.gemm` takes a packed bfloat16 output for."""
-    out = torch.empty((m, n), dtype=torch.bfloat16, device="meta")
-    return Problem(m, n, k, OutputType.BFLOAT16, store_kind(out))
 
 
 def _time(problem: Problem, gpu: DeviceInfo, generator: torch.Generator) -> float:

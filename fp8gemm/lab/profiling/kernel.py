@@ -29,7 +29,11 @@ def choose_config(problem: Problem, chip: Chip, label: str | None) -> TileConfig
 
 
 def find_kernel(m: int, n: int, k: int, *, label: str | None = None) -> tuple[DenseKernel, Chip]:
-    """The kernel, loaded, and the chip that it was chosen for."""
+    """The kernel of a shape under the config of that label, or the chosen one, loaded; and the chip it was chosen for.
+
+    Raises:
+        InputError: no candidate has that label.
+    """
     chip = device_chip(0)
     problem = packed_problem(m, n, k)
     config = choose_config(problem, chip, label)

@@ -20,8 +20,7 @@ from fp8gemm.lab.bench.graph import Telemetry
 from fp8gemm.lab.profiling import table
 from fp8gemm.lab.profiling.counters import Counters, collect
 from fp8gemm.lab.profiling.expected import Expected, expect
-from fp8gemm.lab.profiling.kernel import find_kernel
-from fp8gemm.lab.profiling.sustained import call_of, operand_sets, operands_of, sustain
+from fp8gemm.lab.profiling.sustained import call_of, operands_of, schedule_of, sustain
 from fp8gemm.lab.profiling.timeline import Timeline
 from fp8gemm.lab.profiling.trace import summarise
 from fp8gemm.lab.profiling.traced import TracedKernel
@@ -43,15 +42,6 @@ class Subject:
 
     kernel: DenseKernel
     chip: Chip
-
-    @classmethod
-    def find(cls, m: int, n: int, k: int, *, label: str | None) -> Subject:
-        """The kernel of a shape under the config of that label, or the one that the library chooses.
-
-        Raises:
-            InputError: no candidate has that label.
-        """
-        return cls(*find_kernel(m, n, k, label=label))
 
     @property
     def shape(self) -> str:
@@ -94,7 +84,7 @@ class Subject:
         traced = TracedKernel(kernel.problem, kernel.config, device_index=0, num_sms=self.chip.num_sms, cta=cta)
         # As many sets as for measuring, so that the recorded launch finds none of its own in L2.
         generator = _generator()
-        operands = [operands_of(kernel, generator) for _ in range(operand_sets(kernel.problem, self.chip))]
+        operands = [operands_of(kernel, generator) for _ in range(schedule_of(kernel.problem, self.chip).sets)]
         calls = [call_of(traced, each) for each in operands]
         wanted = call_of(kernel, operands[0])()
         telemetry = Telemetry()

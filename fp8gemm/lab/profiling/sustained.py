@@ -48,12 +48,8 @@ class Sustained:
         return None if self.watts is None else self.watts * self.us * 1e-6
 
 
-def operand_sets(problem: Problem, chip: Chip) -> int:
-    """How many sets of operands together exceed three times L2, where that is possible."""
-    return _plan(problem, chip).sets
-
-
-def _plan(problem: Problem, chip: Chip) -> Schedule:
+def schedule_of(problem: Problem, chip: Chip) -> Schedule:
+    """How a problem is measured: over sets of operands that together exceed three times L2, where that is possible."""
     return schedule(problem.m, problem.n, problem.k, l2_bytes=chip.l2_bytes, measure_us=_MEASURE_US)
 
 
@@ -77,7 +73,7 @@ def call_of(kernel: DenseKernel, operands: Operands) -> Call:
 
 def sustain(kernel: DenseKernel, chip: Chip, generator: torch.Generator, *, seconds: float) -> Sustained:
     """Keep the GPU busy with one kernel for so long, and measure."""
-    plan = _plan(kernel.problem, chip)
+    plan = schedule_of(kernel.problem, chip)
     timer = GraphTimer([call_of(kernel, operands_of(kernel, generator)) for _ in range(plan.sets)], plan)
     _repeat(timer, WARM_SHARE * seconds)
     telemetry = Telemetry()

@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.bench.grouped_cases import random_sizes
 from fp8gemm.lab.tune import report
-from fp8gemm.lab.tune.results import Row
+from fp8gemm.lab.tune.results import Row, Work
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Grouping
-from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 if TYPE_CHECKING:
@@ -31,27 +29,7 @@ _OTHER = 2
 """Candidates of the orientation that the choice does not have, at least, where it has so many."""
 
 
-@dataclass(frozen=True)
-class GroupedWork:
-    """What is to be timed for a size of groups.
-
-    Attributes:
-        problem: the products.
-        candidates: by label, the choice first.
-    """
-
-    problem: GroupedProblem
-    candidates: dict[str, Config]
-
-    @property
-    def choice(self) -> str:
-        """Label of what is chosen."""
-        return next(iter(self.candidates))
-
-    @property
-    def shape(self) -> Shape:
-        """Sizes of a typical group's product."""
-        return Shape(self.problem.m, self.problem.n, self.problem.k)
+GroupedWork = Work[GroupedProblem]
 
 
 def layouts(text: str) -> list[Grouping]:
@@ -83,8 +61,8 @@ def plan_grouped(
                 ranked = tuple(dict.fromkeys(ranked_grouped(problem, chip)))
                 swapped = isinstance(ranked[0], SwapAbConfig)
                 other = [config for config in ranked if isinstance(config, SwapAbConfig) != swapped]
-                wanted = dict.fromkeys((*ranked[:count], *other[:_OTHER]))
-                found.append(GroupedWork(problem, {config.label: config for config in wanted}))
+                wanted = {config.label: config for config in (*ranked[:count], *other[:_OTHER])}
+                found.append(Work(problem, wanted, ranked[0].label, ranked[0].label))
     return found
 
 
@@ -112,12 +90,16 @@ def run_grouped(
 
 
 def _measure(
-    work: Sequence[GroupedWork], tuner: Tuner, seed: int, budget_seconds: float | None, emit: Callable[[str], None]
+    work: Sequence[GroupedWork],
+    tuner: Tuner,
+    seed: int,
+    budget_seconds: float | None,
+    emit: Callable[[str], None],
 ) -> Iterator[tuple[GroupedWork, Row]]:
     """Each size of groups that the budget allows, printed as soon as it is there."""
     from fp8gemm.kernels.catalogue import kernel_request
     from fp8gemm.lab.tune.ahead import Ahead
-    from fp8gemm.lab.tune.measure_grouped import measure_grouped, random_sizes
+    from fp8gemm.lab.tune.measure_grouped import measure_grouped
 
     requests = [[kernel_request(each.problem, config) for config in each.candidates.values()] for each in work]
     start = time.monotonic()
@@ -130,6 +112,6 @@ def _measure(
             problem = each.problem
             sizes = random_sizes(problem.groups, problem.m, seed)
             measured = measure_grouped(tuner, problem, list(each.candidates.values()), sizes)
-            row = Row(each.shape, measured.us, {}, measured.failed, each.choice, each.choice)
+            row = Row(each.shape, measured.us, {}, measured.failed, each.choice, each.model)
             emit(f"{problem.grouping.value:<10} {problem.groups:>6} {report.line(row)}")
             yield each, row

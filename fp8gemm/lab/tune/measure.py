@@ -15,8 +15,8 @@ from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.kernels.catalogue import load_kernel
 from fp8gemm.kernels.gemm import SingleKernel
-from fp8gemm.lab.bench.graph import GraphTimer
-from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, relative_error, scaled_mm_call
+from fp8gemm.lab.bench.graph import GraphTimer, check_result
+from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, normal, scaled_mm_call
 from fp8gemm.lab.bench.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
 from fp8gemm.lab.tune.report import PEER
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
@@ -34,10 +34,6 @@ _CACHED_BYTES = 32 << 30
 
 _CHUNK = 2**24
 """Elements compared at a time; what float64 needs for more is gigabytes."""
-
-
-class WrongResultError(Fp8GemmError, RuntimeError):
-    """A candidate's result is not the product, or not that of the other candidates; its speed means nothing."""
 
 
 class LostDeviceError(Fp8GemmError, RuntimeError):
@@ -140,7 +136,7 @@ class Tuner:
             _require_context(label, RuntimeError(reason))
         peers = {PEER: timings.us[PEER]} if PEER in timings.us else {}
         us = {label: us for label, us in timings.us.items() if label != PEER}
-        return Measured(us, peers, failed | timings.failed)
+        return Measured(us, peers, {**failed, **timings.failed})
 
     def _calls(self, problem: Problem, config: Config, operands: _OperandSets) -> list[Call]:
         kernel = load_kernel(
@@ -173,10 +169,7 @@ class _OperandSets:
     def __init__(self, problem: Problem, plan: Schedule, device: DeviceInfo, generator: torch.Generator) -> None:
         self._problem = problem
         m, n = problem.m, problem.n
-        x, w = (
-            torch.randn(rows, problem.k, dtype=torch.bfloat16, device=generator.device, generator=generator)
-            for rows in (m, n)
-        )
+        x, w = normal(generator, m, problem.k), normal(generator, n, problem.k)
         (a, scales_a), (b, scales_b) = quantize_activation(x), quantize_weight(w)
         self._product = torch.mm(x, w.t())
         self._sets = [(a, scales_a, b, scales_b)]
@@ -236,11 +229,7 @@ def require_close(out: Tensor, expected: Tensor, limit: float, name: str) -> Non
     """
     rows = max(_CHUNK // out.shape[1], 1)
     for part, right in zip(out.split(rows), expected.split(rows), strict=True):
-        error = relative_error(part, right)
-        if not error <= limit:  # a NaN fails too
-            raise WrongResultError(
-                f"the result differs from {name} by {error:.3g} (relative Frobenius norm), expected at most {limit}"
-            )
+        check_result(part, right, name, limit)
 
 
 def _require_context(label: str, error: Exception) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
-from fp8gemm.lab.bench.grouped_operands import check_groups, group_of, offsets_of, random_masked, random_weights
+from fp8gemm.lab.bench.grouped_operands import check_groups, offsets_of, random_masked, random_weights
 from fp8gemm.lab.bench.grouped_operands import random_rows as random_tokens
 from fp8gemm.lab.bench.peers import Call
 from fp8gemm.lab.bench.timing import Schedule, schedule_bytes
@@ -19,9 +18,6 @@ from fp8gemm.lab.tune.measure import MAX_DIFFERENCE, Measured, Tuner, require_cl
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping
 from fp8gemm.tuning.select import Config
-
-SPREAD = 0.3
-"""A group has so much more or less than the typical one, at most."""
 
 
 def measure_grouped(tuner: Tuner, problem: GroupedProblem, configs: Sequence[Config], sizes: Sequence[int]) -> Measured:
@@ -47,12 +43,6 @@ def measure_grouped(tuner: Tuner, problem: GroupedProblem, configs: Sequence[Con
 
     makers: dict[str, Callable[[], list[Call]]] = {config.label: partial(calls, config) for config in configs}
     return tuner.in_turn(makers, lambda label, call: operands.check(call), plan)
-
-
-def random_sizes(groups: int, m: int, seed: int) -> list[int]:
-    """Rows of each group, about ``m``, one at least; the same for the same seed."""
-    draw = random.Random(seed)
-    return [max(round(m * draw.uniform(1 - SPREAD, 1 + SPREAD)), 1) for _ in range(groups)]
 
 
 class _OperandSets:
@@ -109,9 +99,9 @@ class _OperandSets:
         self._outs[0].fill_(math.nan)  # what a kernel does not write must not be what another has written
         results = self._of_groups(call())
         if self._expected is None:
-            (a, scales_a, b, scales_b), groups = self._sets[0], range(self._problem.groups)
+            a, scales_a, b, scales_b = self._sets[0]
             rows = zip(self._of_groups(a), self._of_groups(scales_a), strict=True)
-            check_groups(results, rows, map(partial(group_of, (b, scales_b)), groups))
+            check_groups(results, rows, zip(b, scales_b, strict=True))
             self._expected = torch.cat(results)
         else:
             require_close(torch.cat(results), self._expected, MAX_DIFFERENCE, "the first config's result")

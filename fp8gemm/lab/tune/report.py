@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
-from fp8gemm.lab.bench.timing import geometric_mean
+from fp8gemm.lab.bench.report import cell
 from fp8gemm.lab.tune.results import Row
 from fp8gemm.tuning.table import Entry, Key, Table, tile_of_label
 
@@ -27,15 +28,12 @@ def header() -> str:
 def line(row: Row) -> str:
     """A shape, and below it what failed."""
     shape, best, speed = row.shape, row.best, row.speed_relative_to(PEER)
-    cells = f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {_us(row, best)} {best or '-':<18} | "
-    cells += f"{_us(row, row.choice)} {row.choice:<18} {'-' if row.regret is None else f'{row.regret:.2%}':>7} | "
+    best_us, choice_us = (cell(row.us.get(label or ""), 9, 2) for label in (best, row.choice))
+    regret = "-" if row.regret is None else f"{row.regret:.2%}"
+    cells = f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {best_us} {best or '-':<18} | "
+    cells += f"{choice_us} {row.choice:<18} {regret:>7} | "
     cells += "-" if speed is None else f"{speed:.3f}"
     return "\n".join([cells, *(f"{'':>20} | {name} failed: {reason}" for name, reason in row.failed.items())])
-
-
-def _us(row: Row, label: str | None) -> str:
-    us = row.us.get(label or "")
-    return f"{'-':>9}" if us is None else f"{us:9.2f}"
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,48 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.bench.timing import rounded
 from fp8gemm.quoting import quoted, quoted_path
 from fp8gemm.reading import Kind, read_json
+from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.select import Config
 from fp8gemm.writing import write_text
+
+P = TypeVar("P", Problem, GroupedProblem)
 
 _MUST_AGREE = ("gpu", "chip", "num_sms", "static_weights")
 """What the heading of a file must share with the run that adds to it: times of other chips, or of another kind of
 launch, do not compare."""
 
 FILE = Kind("results of fp8gemm tune", 64 << 20)
+
+
+@dataclass(frozen=True)
+class Work(Generic[P]):
+    """What is to be timed for a shape, or for a size of groups.
+
+    Attributes:
+        problem: the product, or those of groups.
+        candidates: by label, the model's first one first.
+        choice, model: labels of what is chosen, and of what would be without tables.
+    """
+
+    problem: P
+    candidates: dict[str, Config]
+    choice: str
+    model: str
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes, or those of a typical group's product."""
+        return Shape(self.problem.m, self.problem.n, self.problem.k)
 
 
 @dataclass(frozen=True)
@@ -61,13 +88,12 @@ class Row:
 
     def only(self, labels: Collection[str]) -> Row:
         """The same without the configs that are not among ``labels``, such as candidates of another version."""
-        us = {label: us for label, us in self.us.items() if label in labels}
-        return Row(self.shape, us, self.peers, self.failed, self.choice, self.model)
+        return replace(self, us={label: us for label, us in self.us.items() if label in labels})
 
     def as_json(self) -> dict[str, Any]:
         """M, N and K, and all else under the attributes' names."""
         row: dict[str, Any] = {"m": self.shape.m, "n": self.shape.n, "k": self.shape.k}
-        row |= {name: {label: round(us, 3) for label, us in getattr(self, name).items()} for name in ("us", "peers")}
+        row |= {"us": rounded(self.us, 3), "peers": rounded(self.peers, 3)}
         return row | ({"failed": self.failed} if self.failed else {}) | {"choice": self.choice, "model": self.model}
 
 
@@ -98,8 +124,7 @@ class Results:
 
     def row(self, shape: Shape, *, choice: str, model: str) -> Row:
         """What is known of a shape, under the choice as it is now."""
-        known = self._rows.get(shape, Row(shape))
-        return Row(shape, known.us, known.peers, known.failed, choice, model)
+        return replace(self._rows.get(shape, Row(shape)), choice=choice, model=model)
 
     def add(self, row: Row) -> None:
         """Keep a row in place of an earlier one, and write the file."""
@@ -125,9 +150,8 @@ def recorded_seed(path: Path | None) -> int | None:
 
 def merged(row: Row, us: Mapping[str, float], peers: Mapping[str, float], failed: Mapping[str, str]) -> Row:
     """A row with further times; one that had failed and now has a time has not failed."""
-    times = {**row.us, **us}, {**row.peers, **peers}
     reasons = {name: reason for name, reason in {**row.failed, **failed}.items() if name not in {**us, **peers}}
-    return Row(row.shape, *times, reasons, row.choice, row.model)
+    return replace(row, us={**row.us, **us}, peers={**row.peers, **peers}, failed=reasons)
 
 
 def _read(path: Path) -> dict[str, Any]:
