@@ -58,7 +58,7 @@ def _groups(problem: GroupedProblem) -> str:
 def _terms(problem: Problem) -> str:
     epilogue = epilogue_text(problem.c, problem.bias)
     added = "" if epilogue == NONE else f" --epilogue {epilogue}"
-    return f"{added} --scaling rows" if problem.scaling is Scaling.ROW else added
+    return f"{added} --scaling 1d1d" if problem.scaling is Scaling.ROW else added
 
 
 def warmup_of_quantizer(request: KernelRequest) -> str:
