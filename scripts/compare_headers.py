@@ -17,7 +17,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch  # noqa: E402
-from compared_products import ALONE_FROM, Call, Case, products  # noqa: E402
+from compared_products import Call, Case, products  # noqa: E402
 
 from fp8gemm.cli.arguments import parse_positive  # noqa: E402
 from fp8gemm.cli.exits import Exit  # noqa: E402
@@ -33,57 +34,24 @@ from fp8gemm.cli.output import add_json, apart, note, prints_json, tell, tell_js
 from fp8gemm.driver.device import DeviceStatus, diagnose  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.jit.parallel import build_many  # noqa: E402
+from fp8gemm.lab.bench.graph import GraphTimer  # noqa: E402
+from fp8gemm.lab.bench.regimes import ALONE_FROM, Regime  # noqa: E402
+from fp8gemm.lab.bench.timing import Timer, measure_in_turn, schedule_sets  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 from tests.mutations import tree  # noqa: E402
 
 NEW, DEEP_GEMM = "new", "deepgemm"
-IDLE_S, BURST_US, BURSTS = 0.04, 2_000.0, 7
-SUSTAINED_S, SUSTAINED = 0.24, 6
-TURNS = 25
+TURNS, SUSTAINED = 25, 6
 
 Row = dict[str, Any]
 
 
-class Graph:
-    """Many launches, replayed against the clock."""
-
-    def __init__(self, calls: Sequence[Call], us: float) -> None:
-        self.count = max(math.ceil(min(BURST_US / us, 400) / len(calls)), 1) * len(calls)
-        self._calls, self._graph = calls, torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for call in calls:
-                call()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self._graph, stream=side):
-            for index in range(self.count):
-                calls[index % len(calls)]()
-        self.us = us
-
-    def __call__(self, replays: int) -> float:
-        """Microseconds of a launch, the first replay not counted."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._graph.replay()
-        start.record()
-        for _ in range(replays):
-            self._graph.replay()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3 / (replays * self.count)
-
-    def burst(self) -> float:
-        time.sleep(IDLE_S)
-        return self(1)
-
-    def sustained(self) -> float:
-        half = max(round(SUSTAINED_S / 2 * 1e6 / (self.us * self.count)), 1)
-        for _ in range(half):
-            self._graph.replay()
-        return self(half)
-
-
 def measure(case: Case, headers: dict[str, Path], sustained: int = SUSTAINED) -> Row:
-    graphs: dict[str, Graph] = {}
+    graphs: dict[str, GraphTimer] = {}
+
+    def graph(calls: Sequence[Call]) -> GraphTimer:
+        return GraphTimer(calls, schedule_sets(len(calls), case.us, measure_us=0))
+
     first, same = None, True
     for name, include in headers.items():
         tree.use(include)
@@ -94,24 +62,18 @@ def measure(case: Case, headers: dict[str, Path], sustained: int = SUSTAINED) ->
         torch.cuda.synchronize()  # the graphs' launches are on a stream of their own
         first = bits if first is None else first
         same = same and bool(torch.equal(first, bits))
-        graphs[name] = Graph(calls, case.us)
+        graphs[name] = graph(calls)
     if case.deep_gemm is not None:
         try:
-            graphs[DEEP_GEMM] = Graph(case.deep_gemm(), case.us)
+            graphs[DEEP_GEMM] = graph(case.deep_gemm())
         except Exception as error:  # NOTE: a peer that is not there, or cannot do this, must not end the run
             print(f"  {DEEP_GEMM}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
-    for graph in graphs.values():
-        graph.us = graph(1)
-    regimes: dict[str, tuple[int, Callable[[Graph], float]]] = {"turns": (TURNS, lambda graph: graph(1))}
-    if case.m >= ALONE_FROM:
-        regimes = {"burst": (BURSTS, Graph.burst), "sustained": (sustained, Graph.sustained)}
-    us: dict[str, dict[str, float]] = {}
-    for regime, (rounds, take) in regimes.items():
-        samples: dict[str, list[float]] = {name: [] for name in graphs}
-        for index in range(rounds):
-            for name in list(graphs)[:: 1 if index % 2 == 0 else -1]:
-                samples[name].append(take(graphs[name]))
-        us[regime] = {name: statistics.median(values) for name, values in samples.items()}
+    alone: dict[str, tuple[int, Mapping[str, Timer]]] = {
+        regime.value: (rounds, {name: partial(timer.alone, regime) for name, timer in graphs.items()})
+        for regime, rounds in ((Regime.BURST, Regime.BURST.rounds), (Regime.SUSTAINED, sustained))
+    }
+    regimes = alone if case.m >= ALONE_FROM else {"turns": (TURNS, graphs)}
+    us = {name: measure_in_turn(timers, rounds=rounds).us for name, (rounds, timers) in regimes.items()}
     return {"case": case.name, "us": us, "same_bits": same}
 
 

@@ -16,6 +16,7 @@ from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
 from fp8gemm.kernels.loaded import device_chip
+from fp8gemm.lab.bench.regimes import ALONE_FROM
 from fp8gemm.lab.bench.timing import schedule
 from fp8gemm.scales import empty_mn_major
 from fp8gemm.tuning.grouped import select_grouped
@@ -25,8 +26,6 @@ from fp8gemm.tuning.select import Config, select_config
 
 NK = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
 FEW, MANY = (1, 16, 64, 128), (512, 777, 1024, 2048, 4096, 8192)
-ALONE_FROM = 512
-"""Rows from which kernels are timed alone."""
 TURN_US = 1_500.0
 
 Call = Callable[[], object]

@@ -44,7 +44,7 @@ from fp8gemm.lab.bench.decoder_model import (  # noqa: E402
     weight_bytes,
 )
 from fp8gemm.lab.bench.graph import Rounds  # noqa: E402
-from fp8gemm.lab.bench.sweep import Mode, Sweep  # noqa: E402
+from fp8gemm.lab.bench.sweep import Mode, Sweep, one_row  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 
 GB = 1e9
@@ -119,7 +119,8 @@ def _measure(options: argparse.Namespace, gpu: dict[str, Any]) -> Sweep[Step, De
         "layer_bytes": {name: layer_bytes(model) for name, model in models.items()},
     }
     steps = steps_of(prefill=options.prefill, batches=options.batches, context=options.context)
-    mode = Mode(steps, DecoderTable(), bench.measure, [GATES], lambda row: bool(row.failed), heading, unit="")
+    rows = one_row(bench.measure)
+    mode = Mode(steps, DecoderTable(), rows, [GATES], lambda row: bool(row.failed), heading, unit="")
     sweep = Sweep(mode, json_path=json_file(options), budget_seconds=options.budget_seconds, emit=_say)
     sweep.run()
     return sweep

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
-from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive
+from fp8gemm.cli.arguments import listed, parse_m, parse_nk, parse_positive
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, apart, json_file, lacks_gpu, note, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
+from fp8gemm.lab.bench.regimes import ALONE_FROM, SUSTAINED_S, Regime, parse_regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.provenance import circumstances
@@ -32,11 +33,10 @@ SMALL_M = "1,2,4,8,16,32,48,64,96,128"
 SMALL_M_NK = "2112x7168,576x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
 LINEAR_M = "1,2,4,8,16,32,64,128,512,777,1024,2048,4096,8192"
 HOST_M, HOST_NK = "1,16,4096", "7168x2048,4096x4096"
-ROUNDS, HOST_ROUNDS = 5, 11
-METHOD = (
-    "CUDA-graph replay over rotating operand sets larger than three times L2, peers in turn in an order drawn for each "
-    "round, median of {rounds}, microseconds per call"
-)
+HOST_ROUNDS = 11
+METHOD = "CUDA-graph replay over rotating operand sets larger than three times L2, microseconds per call; {how}"
+_ROUNDS = ", ".join(f"{regime.rounds} {regime.value}" for regime in Regime)
+_IN_TURN_ONLY = "--quantize", "--host"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--m", type=parse_m, metavar="M,...", help=f"default {DEFAULT_M}")
     parser.add_argument("--nk", type=parse_nk, metavar="NxK,...", help=f"default {DEFAULT_NK}")
     parser.add_argument(
-        "--rounds", type=parse_positive, help=f"measurements per peer, default {ROUNDS}; {HOST_ROUNDS} with --host"
+        "--rounds", type=parse_positive, help=f"measurements per peer, default {_ROUNDS}; {HOST_ROUNDS} with --host"
+    )
+    parser.add_argument(
+        "--regime",
+        type=listed(parse_regime),
+        metavar="NAME,...",
+        help=f"turn: peers take turns of a few milliseconds; burst: each alone after a pause; sustained: each alone "
+        f"for {SUSTAINED_S:g} s; default turn below {ALONE_FROM} rows, then burst,sustained",
     )
     parser.add_argument("--measure-ms", type=float, default=10.0, help="length of one measurement, default 10")
     parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
@@ -113,6 +120,9 @@ def check_options(options: argparse.Namespace) -> None:
             raise InputError(f"expected neither --pdl nor --floor beside {mode}")
     if options.grouped and (options.m or options.nk):
         raise InputError("expected neither --m nor --nk beside --grouped, whose sizes are its own")
+    for mode, chosen in zip(_IN_TURN_ONLY, (options.quantize, options.host), strict=True):
+        if chosen and options.regime:
+            raise InputError(f"expected no --regime beside {mode}, which is measured in turn")
     if options.only and not options.grouped:
         raise InputError(f"expected --grouped beside --only {options.only}")
 
@@ -160,7 +170,7 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]
     import torch
     from tqdm import tqdm
 
-    options.rounds = options.rounds or (HOST_ROUNDS if options.host else ROUNDS)
+    options.rounds = options.rounds or (HOST_ROUNDS if options.host else None)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     mode = _mode(options, device, torch.Generator(DEVICE).manual_seed(seed))
     heading = {"gpu": device.name, **circumstances(device), "seed": seed, **mode.heading}
@@ -178,9 +188,9 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]
 
 def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:
     from fp8gemm.lab.bench.graph import Bench, Rounds
-    from fp8gemm.lab.bench.modes import grouped_mode, host_mode, quantize_mode, suite_mode
+    from fp8gemm.lab.bench.modes import grouped_mode, host_mode, how_measured, quantize_mode, suite_mode
 
-    rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds)
+    rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds, regimes=options.regime)
     if options.quantize:
         return quantize_mode(options, device, generator, rounds)
     if options.grouped:
@@ -189,7 +199,7 @@ def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Gene
     if options.host:
         return host_mode(shapes, generator, rounds, options.rounds)
     suite = suite_of(options, shapes)
-    heading: dict[str, Any] = {"method": METHOD.format(rounds=options.rounds)}
+    heading: dict[str, Any] = {"method": METHOD.format(how=how_measured(options, [shape.m for shape in shapes]))}
     if options.linear:  # products say of each peer how it is launched
         heading["pdl"] = settings.current().pdl
     bench = Bench(suite, device, generator, rounds=rounds, measure_us=1e3 * options.measure_ms)

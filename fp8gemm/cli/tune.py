@@ -12,12 +12,13 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fp8gemm.cli.arguments import grouped_layers, parse_m, parse_nk, parse_positive, random_count, shapes
+from fp8gemm.cli.arguments import grouped_layers, parse_m, parse_nk, parse_positive, random_count, shapes, told
 from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, lacks_gpu, note, prints_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
+from fp8gemm.lab.bench.regimes import SUSTAINED_S, Regime, method, parse_regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
@@ -36,10 +37,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "fp8gemm tune --shapes 64x7168x2048 --table tuned.json"
 DEFAULT_CANDIDATES = 12
-METHOD = (
-    "CUDA-graph replay over rotating operand sets larger than three times L2, candidates in turn in an order drawn for "
-    "each round, median of {rounds} of {measure_ms:g} ms, microseconds per call"
-)
+METHOD = "CUDA-graph replay over rotating operand sets larger than three times L2, microseconds per call; {how}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +86,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="by programmatic dependent launch, the weight read ahead of the kernel before: plans with static_weights",
     )
     parser.add_argument("--rounds", type=parse_positive, default=3, help="measurements per candidate, default 3")
-    parser.add_argument("--measure-ms", type=float, default=3.0, help="length of one measurement, default 3")
+    parser.add_argument(
+        "--regime",
+        type=told(parse_regime),
+        default=Regime.TURN,
+        metavar="NAME",
+        help="turn: candidates take turns; burst: each alone after a pause; sustained: each alone for "
+        f"{SUSTAINED_S:g} s; default turn",
+    )
+    parser.add_argument("--measure-ms", type=float, default=3.0, help="length of a turn, default 3")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
     add_json(parser)
 
@@ -119,13 +125,15 @@ def run(options: argparse.Namespace) -> int:
         "chip": chip.name,
         "num_sms": chip.num_sms,
         **circumstances(device),
-        "method": METHOD.format(rounds=options.rounds, measure_ms=options.measure_ms),
+        "method": METHOD.format(how=_how(options)),
+        "regime": options.regime.value,
         "seed": seed,
         "static_weights": options.static_weights,
     }
     tell(options, f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     generator = torch.Generator(DEVICE).manual_seed(seed)
-    tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=1e3 * options.measure_ms)
+    measure_us = 1e3 * options.measure_ms
+    tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=measure_us, regime=options.regime)
     if options.grouped:
         sizes = options.m or parse_m(DEFAULT_GROUPED_M)
         of_groups = plan_grouped(options.grouped, sizes, options.layout, chip, options.candidates)
@@ -254,6 +262,11 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
                 row = merged(row, measured.us, measured.peers, measured.failed)
             emit(report.line(output.finish(row, each)))
             bar.update()
+
+
+def _how(options: argparse.Namespace) -> str:
+    turn = f" of {options.measure_ms:g} ms" if options.regime is Regime.TURN else ""
+    return method([options.regime], options.rounds) + turn
 
 
 def _candidates(text: str) -> int | None:

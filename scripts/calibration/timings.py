@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import InputError
+from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, StoreKind
@@ -36,7 +37,7 @@ class Sweep:
     """What was measured on one GPU.
 
     Attributes:
-        heading: ``gpu``, and the distinct ``date``, ``torch`` and ``method`` of the files.
+        heading: ``gpu``, ``regime``, and the distinct ``date``, ``torch`` and ``method`` of the files.
         rows: every shape with a timing of a known candidate.
         unknown: timings that were left out, by label: of no candidate of today, or of one for other shapes.
     """
@@ -55,7 +56,8 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
     """The rows of all files that have at least ``least_m`` rows, with the timings of what may be chosen on the chip.
 
     Raises:
-        InputError: a file cannot be read, is no sweep, holds a time that is none, is of another GPU, or none is left.
+        InputError: a file cannot be read, is no sweep, holds a time that is none, is of another GPU or in another
+            regime than the others, or none is left.
     """
     candidates = {config.label: config for config in candidate_configs(StoreKind.TMA)}
     rows: list[Row] = []
@@ -64,6 +66,9 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
     gpus = list(dict.fromkeys(str(result["gpu"]) for result in results))
     if len(gpus) != 1:
         raise InputError(f"expected sweeps of one GPU, got {' and '.join(gpus) or 'none'}")
+    regimes = list(dict.fromkeys(str(result.get("regime", Regime.TURN.value)) for result in results))
+    if len(regimes) != 1:
+        raise InputError(f"expected sweeps in one regime, whose times compare, got {' and '.join(regimes)}")
     for path, result in zip(paths, results, strict=True):
         for each in (each for each in result["rows"] if each["m"] >= least_m):
             row = _row(each, candidates, chip, path)
@@ -72,7 +77,7 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
                 rows.append(row)
     if not rows:
         raise InputError(f"expected timings of {', '.join(candidates)}, got {', '.join(unknown) or 'none'}")
-    heading = {"gpu": gpus[0]} | {
+    heading = {"gpu": gpus[0], "regime": regimes[0]} | {
         key: "; ".join(dict.fromkeys(str(result.get(key, "unknown")) for result in results))
         for key in ("date", "torch", "commit", "headers", "method")
     }

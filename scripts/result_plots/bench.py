@@ -20,7 +20,7 @@ _Row = Mapping[str, Any]
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """A thin line per N x K, a thick one for our geometric mean, dashed ones for the other peers'."""
-    rows = [row for row in result["rows"] if row["m"] >= LEAST_M and BASELINE in row["us"]]
+    rows = [row for row in canvas.shown(result) if row["m"] >= LEAST_M and BASELINE in row["us"]]
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(10, 6.5), layout="constrained")
     for n, k in dict.fromkeys((row["n"], row["k"]) for row in rows):

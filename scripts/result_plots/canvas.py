@@ -21,6 +21,11 @@ def shows(path: Path, result: Mapping[str, Any]) -> bool:
     return path.is_file() and fingerprint(result).encode() in path.read_bytes()
 
 
+def shown(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows to draw: where peers were measured alone, those of sustained load."""
+    return [row for row in result["rows"] if row.get("regime") != "burst"]
+
+
 def save(figure: Any, path: Path, result: Mapping[str, Any]) -> None:
     """Write a PNG with its mark, and forget the figure."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ _Row = Mapping[str, Any]
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Bars for contiguous products and for those of few rows, lines for layers."""
-    rows = result["rows"]
+    rows = canvas.shown(result)
     pyplot = load_pyplot()
     figure, (first, second, third) = pyplot.subplots(3, 1, figsize=(10, 12), layout="constrained")
     contiguous = [row for row in rows if row["part"] == CONTIGUOUS]

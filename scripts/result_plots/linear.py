@@ -17,7 +17,7 @@ _Row = Mapping[str, Any]
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """A thin line per N x K, a thick one for the geometric mean."""
-    rows = [row for row in result["rows"] if {BF16, OURS} <= row["us"].keys()]
+    rows = [row for row in canvas.shown(result) if {BF16, OURS} <= row["us"].keys()]
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(10, 5.5), layout="constrained")
     for n, k in dict.fromkeys((row["n"], row["k"]) for row in rows):

@@ -10,7 +10,7 @@ from fp8gemm.lab.bench.grouped_layer import IN_BF16, OURS
 from fp8gemm.lab.bench.grouped_peers import BF16, DEEP_GEMM
 from fp8gemm.lab.bench.grouped_products import ACCUMULATE, BY_COLUMNS, DENSE, FLOOR, IN_MASK, INDICES, OFFSETS
 from result_tables.linear import verdicts
-from result_tables.markdown import MISSING, Result, table
+from result_tables.markdown import MISSING, Result, regime, table
 from result_tables.speed import bench_source
 
 _Row = Mapping[str, Any]
@@ -44,7 +44,8 @@ def experts(result: Result) -> list[str]:
 
 
 def _table(columns: Sequence[_Column], rows: Sequence[_Row]) -> list[str]:
-    """Without the columns that are empty in all rows."""
+    """Without the columns that are empty in all rows; where peers did not take turns, the last says so."""
+    columns = [*columns, ("regime", regime)]
     cells = [[cell(row) for _, cell in columns] for row in rows]
     kept = [index for index in range(len(columns)) if any(line[index] != MISSING for line in cells)]
     return table([columns[index][0] for index in kept], [[line[index] for index in kept] for line in cells])

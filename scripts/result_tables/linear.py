@@ -9,7 +9,7 @@ from fp8gemm.lab.bench import decoder as decoders
 from fp8gemm.lab.bench import host as hosts
 from fp8gemm.lab.bench.linear import BF16, OURS
 from fp8gemm.lab.bench.quantize import FEW, MANY
-from result_tables.markdown import MISSING, Result, source, table
+from result_tables.markdown import MISSING, Result, by_m, source, table
 from result_tables.speed import bench_source, sentence, spread
 
 _Row = Mapping[str, Any]
@@ -30,10 +30,7 @@ def linear(result: Result) -> list[str]:
     """Speed relative to a bfloat16 layer by M: mean, and the range over the N x K."""
     rows = result["rows"]
     layers = len(_layers(rows))
-    by_m = [
-        [str(m), spread(_speeds([row for row in rows if row["m"] == m]), layers)]
-        for m in sorted({row["m"] for row in rows})
-    ]
+    speeds = [[m, spread(_speeds(of_m), layers)] for m, of_m in by_m(rows)]
     return [
         bench_source(result),
         "",
@@ -41,7 +38,7 @@ def linear(result: Result) -> list[str]:
         f"bfloat16 results, above 1 where `Fp8Linear` is faster: geometric mean over {layers} N x K, and from the "
         "least to the largest.",
         "",
-        *table(["M", "speed"], by_m),
+        *table(["M", "speed"], speeds),
         "",
         *verdicts(result),
     ]
@@ -51,11 +48,10 @@ def linear_shapes(result: Result) -> list[str]:
     """Every shape: microseconds, and the speed relative to bfloat16."""
     rows = result["rows"]
     layers = _layers(rows)
-    by_shape = {(row["m"], row["n"], row["k"]): row for row in rows}
-    lines = [
-        [str(m), *(_time_and_speed(by_shape.get((m, n, k))) for n, k in layers)]
-        for m in sorted({m for m, _, _ in by_shape})
-    ]
+    lines = []
+    for m, of_m in by_m(rows):
+        by_layer = {(row["n"], row["k"]): row for row in of_m}
+        lines.append([m, *(_time_and_speed(by_layer.get(layer)) for layer in layers)])
     return [
         bench_source(result),
         "",

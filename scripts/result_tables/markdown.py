@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 Result = dict[str, Any]
 """The content of one result file."""
 
 MISSING = "-"
+TURN = "turn"
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -44,6 +47,20 @@ def whole(value: float) -> str:
 def duration(seconds: float) -> str:
     """Seconds below two minutes, else hours, minutes and seconds."""
     return f"{seconds:.3g} s" if seconds < 120 else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def regime(row: Mapping[str, Any]) -> str:
+    """How a row's peers shared the GPU's time; `MISSING` where they took turns."""
+    said = row.get("regime", TURN)
+    return MISSING if said == TURN else str(said)
+
+
+def by_m(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+    """The rows of each M, by what stands in a table for it: with the regime where peers did not take turns."""
+    found: dict[tuple[int, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: int(row["m"])):
+        found.setdefault((row["m"], regime(row)), []).append(row)
+    return [(str(m) if said == MISSING else f"{m}, {said}", of_m) for (m, said), of_m in found.items()]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import Any
 
-from result_tables.markdown import MISSING, Result, source, table
+from result_tables.markdown import MISSING, Result, by_m, source, table
 
 PEERS = {
     "bf16": "`torch.mm`, bf16",
@@ -22,11 +22,7 @@ def bench(result: Result) -> list[str]:
     """Speed relative to each peer by M: mean, and the range over the N x K."""
     peers = _peers(result)
     layers = len({(row["n"], row["k"]) for row in result["rows"]})
-    rows = [
-        [str(m), *(spread(_speeds(of_m, peer), layers) for peer in peers)]
-        for m in sorted({row["m"] for row in result["rows"]})
-        for of_m in [[row for row in result["rows"] if row["m"] == m]]
-    ]
+    rows = [[m, *(spread(_speeds(of_m, peer), layers) for peer in peers)] for m, of_m in by_m(result["rows"])]
     faster = ["faster at", *(_faster(_speeds(result["rows"], peer)) for peer in peers)]
     return [
         bench_source(result),
@@ -42,11 +38,12 @@ def bench_shapes(result: Result) -> list[str]:
     """Every shape: the config, how fast it is, and its speed relative to each peer."""
     peers = _peers(result)
     rows = []
-    for row in sorted(result["rows"], key=lambda row: (row["n"], row["k"], row["m"])):
+    of_m = [(m, row) for m, of_m in by_m(result["rows"]) for row in of_m]
+    for m, row in sorted(of_m, key=lambda each: (each[1]["n"], each[1]["k"])):
         ours = row["us"].get(OURS)
         figures = [MISSING, MISSING] if ours is None else [f"{ours:.1f}", f"{_flops(row) / ours / 1e6:.0f}"]
         ratios = [f"{speeds[0]:.2f}" if (speeds := _speeds([row], peer)) else MISSING for peer in peers]
-        rows.append([f"{row['n']} x {row['k']}", str(row["m"]), row["config"], *figures, *ratios])
+        rows.append([f"{row['n']} x {row['k']}", m, row["config"], *figures, *ratios])
     return [
         bench_source(result),
         "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fp8gemm.cli import main as cli
 from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.lab.bench import graph, peers, timing
+from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import Row, Shape, Table
 from fp8gemm.lab.bench.summary import Summary
 from fp8gemm.lab.bench.sweep import Mode, Sweep
@@ -34,7 +36,7 @@ def test_table_lines_up_and_shows_what_is_missing() -> None:
     bars = [[at for at, char in enumerate(text) if char == "|"] for text in (groups, names, line)]
     assert bars[1] == bars[2] and bars[0] == bars[1][:2]
     cells = [cell.split() for cell in line.split("|")]
-    assert cells == [["1", "8", "128"], ["2.00", "1.00", "-", "0"], ["0.500", "-"], ["128x128-s5"]]
+    assert cells == [["1", "8", "128", "turn"], ["2.00", "1.00", "-", "0"], ["0.500", "-"], ["128x128-s5"]]
     twice = Table("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), us={"ours": 4.0}))
     assert twice.split("|")[1].split()[-1] == "2147", "TFLOPS of two products"
     assert Table("ours", []).line(row(1, 8, 2)).count("|") == Table("ours", []).header().splitlines()[1].count("|") == 2
@@ -44,10 +46,10 @@ def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
     lines: list[str] = []
     now = 0.0
 
-    def measure(shape: Shape) -> Row:
+    def measure(shape: Shape) -> Iterator[Row]:
         nonlocal now
         now += 10
-        return Row(shape, us={"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
+        yield Row(shape, us={"ours": 2.0, "peer": 4.0}, failed={"odd": "RuntimeError: no"}, sets=13)
 
     mode = Mode(
         [Shape(m, n, 256) for m in (1, 4) for n in (8, 16)],
@@ -172,6 +174,9 @@ class FakeTimer:
     def __call__(self) -> float:
         return self.us
 
+    def alone(self, regime: Regime, meanwhile: Callable[[], None]) -> float:
+        return self.us + (100.0 if regime is Regime.BURST else 200.0)
+
 
 def failing(operands: peers.Operands) -> peers.Call:
     raise RuntimeError("no kernel for this shape")
@@ -193,7 +198,7 @@ def test_a_whole_run(
     missing = peers.Peer("absent", "", failing, module="no_such_module")
     monkeypatch.setattr(peers, "PEERS", (ours, right, wrong, missing))
     path = tmp_path / "bench.json"
-    arguments = ["--m", "16,128", "--nk", "128x256", "--warm-seconds", "0", "--json", str(path)]
+    arguments = ["--m", "16,512", "--nk", "128x256", "--warm-seconds", "0", "--json", str(path)]
 
     assert cli.main(["bench", *arguments]) == (0 if ours_works else Exit.FAILED)
 
@@ -201,9 +206,11 @@ def test_a_whole_run(
     assert "absent skipped: no_such_module cannot be imported" in reasons and "triton skipped" in output + reasons
     written = json.loads(path.read_text())
     assert written["gpu"] == "NVIDIA H200" and set(written["peers"]) == {peers.OURS, "right", "wrong"}
-    assert [row["m"] for row in written["rows"]] == [16, 128]
-    for row in written["rows"]:
+    regimes = [(16, "turn"), (512, "burst"), (512, "sustained")]
+    assert [(row["m"], row["regime"]) for row in written["rows"]] == regimes
+    assert all(f"{name}: " in written["method"] for name in ("turn", "burst", "sustained"))
+    for row, more in zip(written["rows"], (0, 100, 200), strict=True):
         # As many results as operand sets: the calls rotate.
-        assert row["us"]["right"] == row["sets"] >= 2
+        assert row["us"]["right"] - more == row["sets"] >= 2
         assert "wrong" not in row["us"] and "differs from the bfloat16 product by 0.5" in row["failed"]["wrong"]
         assert (peers.OURS in row["us"]) == ours_works == bool(row["config"])

@@ -97,6 +97,7 @@ def test_sweeps_are_read_with_their_candidates_and_the_rest_is_counted(tmp_path:
         (json.dumps({**HEADING, "rows": [{"m": 1, "n": 2, "k": 16, "us": {LABELS[0]: 0}}]}), "microseconds, got 0 for"),
         (json.dumps({**HEADING, "rows": [{"m": 1, "n": 2, "k": 16, "us": {"gone": 1}}]}), "expected timings of .*gone"),
         (json.dumps({**HEADING, "gpu": "other", "rows": []}), "of one GPU, got NVIDIA H200 and other"),
+        (json.dumps({**HEADING, "regime": "burst", "other": "", "rows": []}), "in one regime.*got turn and burst"),
     ],
 )
 def test_what_is_no_sweep_is_refused(tmp_path: Path, text: str, complaint: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.summary import Summary, geomeans
 
@@ -24,7 +27,9 @@ def test_a_ratio_is_the_first_time_over_the_second() -> None:
     assert ROWS[0].time_ratio("fast", "ours") == 0.5
     assert ROWS[2].time_ratio("fast", "ours") is ROWS[2].time_ratio("ours", "fast") is None
     speeds = geomeans(ROWS, {"fast": ("fast", "ours"), "slow": ("slow", "ours")})
-    assert speeds == {1: {"fast": (0.5, 1), "slow": (pytest.approx(2), 2)}, 4: {"fast": (1, 1)}}
+    assert speeds == {"1": {"fast": (0.5, 1), "slow": (pytest.approx(2), 2)}, "4": {"fast": (1, 1)}}
+    alone = [replace(each, regime=Regime.BURST) for each in ROWS[:1]]
+    assert geomeans([*ROWS, *alone], {"fast": ("fast", "ours")})["1 burst"] == {"fast": (0.5, 1)}
 
 
 def test_a_summary_is_a_line_per_m_and_the_same_in_json() -> None:

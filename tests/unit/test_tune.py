@@ -189,6 +189,14 @@ def test_results_are_found_again_and_what_is_missing_is_known(tmp_path: Path) ->
     assert [one.name for one in path.parent.iterdir()] == ["results.json"]
 
 
+def test_times_of_another_regime_are_not_mixed(tmp_path: Path) -> None:
+    """A heading from before there were others is of turns."""
+    Results(HEADING, tmp_path / "r.json").write()
+    Results({**HEADING, "regime": "turn"}, tmp_path / "r.json")
+    with pytest.raises(InputError, match=r"r\.json: expected times of regime 'sustained', got 'turn'"):
+        Results({**HEADING, "regime": "sustained"}, tmp_path / "r.json")
+
+
 @pytest.mark.parametrize(("own", "files"), [(True, False), (False, True), (True, None), (None, True)])
 def test_times_of_another_kind_of_launch_are_not_mixed(own: bool | None, files: bool | None, tmp_path: Path) -> None:
     """None: a heading from before there were static weights, so that there were none."""

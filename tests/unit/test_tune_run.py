@@ -23,6 +23,7 @@ from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.jit.build import build
 from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune import ahead, measure
 from fp8gemm.reference import gemm_reference
@@ -49,6 +50,7 @@ class Gpu:
         self.us: dict[str, float] = {}
         self.faults: dict[str, Callable[[Tensor], object]] = {}
         self.timed: list[str] = []
+        self.alone: list[Regime] = []
         self.asked: list[str] = []
         self.static: list[bool] = []
         self.lost = False
@@ -90,7 +92,16 @@ class Gpu:
         assert len(calls) == plan.sets and all(isinstance(call(), Tensor) for call in calls)
         label = self.last if "scaled_mm" not in repr(calls[0]) else "tensorwise"
         self.timed.append(label)
-        return lambda: self.us.get(label, 10.0)
+
+        def timer() -> float:
+            return self.us.get(label, 10.0)
+
+        def alone(regime: Regime) -> float:
+            self.alone.append(regime)
+            return 2 * timer()
+
+        timer.alone = alone  # type: ignore[attr-defined]
+        return timer
 
 
 @pytest.fixture
@@ -131,6 +142,16 @@ def test_a_run_times_judges_resumes_and_fills_a_table(gpu: Gpu, tmp_path: Path, 
 
     gpu.timed.clear()
     assert tune(capsys, *files, "--candidates", "5")[0] == 0 and gpu.timed == []
+
+
+def test_candidates_are_measured_alone_where_that_is_asked(gpu: Gpu, tmp_path: Path, capsys) -> None:
+    results = str(tmp_path / "r.json")
+    code, found = tune(capsys, "--candidates", "2", "--regime", "sustained", "--results", results)
+    assert code == 0 and gpu.alone == [Regime.SUSTAINED] * 6, "three rounds of two"
+    assert found["regime"] == "sustained" and found["method"].endswith("as many that count, median of 3")
+    assert set(json.loads(Path(results).read_text())["rows"][0]["us"].values()) == {20.0}
+    assert cli.main(["tune", "--shapes", str(SHAPE), "--results", results]) == Exit.FAILED
+    assert "expected times of regime 'turn', got 'sustained'" in capsys.readouterr().err
 
 
 def test_static_weights_are_timed_as_such_and_kept_apart(gpu: Gpu, tmp_path: Path, capsys) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Operands, Peer, relative_error
+from fp8gemm.lab.bench.regimes import IDLE_S, SUSTAINED_S, Regime, default_regimes
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import Suite
 from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, describe, measure_in_turn, schedule
@@ -36,6 +39,7 @@ class GraphTimer:
 
     def __init__(self, calls: Sequence[Callable[[], object]], schedule: Schedule) -> None:
         self._schedule = schedule
+        self._us: float | None = None
         self._calls = list(calls)  # they own the tensors that the graph reads
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -60,15 +64,31 @@ class GraphTimer:
 
     def __call__(self) -> float:
         """One measurement: microseconds per call."""
+        return self._timed(1, self._schedule.replays)
+
+    def alone(self, regime: Regime, meanwhile: Callable[[], None] = lambda: None) -> float:
+        """One measurement in a regime where nothing else runs; ``meanwhile`` is called while the GPU is at work."""
+        if regime is Regime.BURST:
+            time.sleep(IDLE_S)
+            return self._timed(1, 1, meanwhile)
+        if self._us is None:
+            self._us = self()
+        half = max(round(SUSTAINED_S / 2 * 1e6 / (self._us * self._schedule.calls)), 1)
+        return self._timed(half, half, meanwhile)
+
+    def _timed(self, ahead: int, replays: int, meanwhile: Callable[[], None] = lambda: None) -> float:
+        """Microseconds per call of so many replays, behind some that are not timed."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        # NOTE: this replay is not timed. While it runs the host queues the others, so none waits for its launch.
-        self._graph.replay()
+        # NOTE: while these run, the host queues those that are timed, so that none waits for its launch.
+        for _ in range(ahead):
+            self._graph.replay()
         start.record()
-        for _ in range(self._schedule.replays):
+        for _ in range(replays):
             self._graph.replay()
         end.record()
+        meanwhile()
         end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3 / (self._schedule.replays * self._schedule.calls)
+        return float(start.elapsed_time(end)) * 1e3 / (replays * self._schedule.calls)
 
 
 def prepare_timer(peer: Peer, operands: Sequence[Operands], schedule: Schedule) -> GraphTimer:
@@ -126,33 +146,66 @@ def _median(values: Sequence[float]) -> float | None:
     return round(statistics.median(values), 1) if values else None
 
 
+T = TypeVar("T", bound=Timer)
+
+
 class Rounds:
-    """Measures in turn whatever can be prepared, after a load that warms the chip up.
+    """Measures whatever can be prepared: in turn, after a load that warms the chip up, or each alone.
 
     Args:
-        rounds: measurements of each.
-        warm_seconds: load before the first shape.
+        rounds: measurements of each; None for the regime's own number.
+        warm_seconds: load before the first shape's turns.
+        regimes: that each shape is measured in where it can be alone; None for `default_regimes` of its rows.
     """
 
-    def __init__(self, *, rounds: int, warm_seconds: float) -> None:
+    def __init__(
+        self, *, rounds: int | None = None, warm_seconds: float = 0.0, regimes: Sequence[Regime] | None = None
+    ) -> None:
         self._rounds, self._warm_seconds = rounds, warm_seconds
+        self._regimes = None if regimes is None else tuple(dict.fromkeys(regimes))
 
     def measure(self, prepare: Mapping[str, Callable[[], Timer]]) -> Timings:
-        """Prepare a timer for each name, then measure all of them; one that raises is dropped, with the reason."""
-        timers: dict[str, Timer] = {}
-        failed: dict[str, str] = {}
-        for name, make in prepare.items():
-            try:
-                timers[name] = make()
-            except Exception as error:  # NOTE: a peer may raise anything, and must not end the others' run
-                failed[name] = describe(error)
+        """Prepare a timer for each name, then measure all of them in turn; one that raises is dropped, with the
+        reason."""
+        timers, failed = _prepared(prepare)
+        timings = self._in_turn(timers)
+        return replace(timings, failed={**failed, **timings.failed})
+
+    def measure_each(self, prepare: Mapping[str, Callable[[], GraphTimer]], m: int) -> Iterator[Timings]:
+        """The same in every regime that products of ``m`` rows are measured in, one after the other."""
+        timers, failed = _prepared(prepare)
+        for regime in default_regimes(m) if self._regimes is None else self._regimes:
+            timings = self._in_turn(timers) if regime is Regime.TURN else self._alone(timers, regime)
+            yield replace(timings, failed={**failed, **timings.failed})
+
+    def _in_turn(self, timers: Mapping[str, Timer]) -> Timings:
         telemetry = Telemetry()
-        timings = measure_in_turn(
-            timers, rounds=self._rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample
-        )
+        rounds = self._rounds or Regime.TURN.rounds
+        timings = measure_in_turn(timers, rounds=rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample)
         self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
         mhz, watts = telemetry.medians()
-        return replace(timings, failed={**failed, **timings.failed}, sm_mhz=mhz, watts=watts)
+        return replace(timings, sm_mhz=mhz, watts=watts)
+
+    def _alone(self, timers: Mapping[str, GraphTimer], regime: Regime) -> Timings:
+        telemetry = {name: Telemetry() for name in timers}
+        alone = {name: partial(timer.alone, regime, telemetry[name].sample) for name, timer in timers.items()}
+        timings = measure_in_turn(alone, rounds=self._rounds or regime.rounds)
+        found = {name: telemetry[name].medians() for name in timings.us}
+        mhz = {name: mhz for name, (mhz, _) in found.items() if mhz is not None}
+        watts = {name: watts for name, (_, watts) in found.items() if watts is not None}
+        return replace(timings, regime=regime, sm_mhz=mhz or None, watts=watts or None)
+
+
+def _prepared(prepare: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], dict[str, str]]:
+    """What could be made, and why the rest could not."""
+    made: dict[str, T] = {}
+    failed: dict[str, str] = {}
+    for name, make in prepare.items():
+        try:
+            made[name] = make()
+        except Exception as error:  # NOTE: a peer may raise anything, and must not end the others' run
+            failed[name] = describe(error)
+    return made, failed
 
 
 class Bench:
@@ -178,14 +231,13 @@ class Bench:
         self._suite, self._device, self._generator = suite, device, generator
         self._rounds, self._measure_us = rounds, measure_us
 
-    def measure(self, shape: Shape) -> Row:
-        """Time every peer on one shape, all of them on the same operands."""
+    def measure(self, shape: Shape) -> Iterator[Row]:
+        """Time every peer on one shape, all of them on the same operands: a row for each regime."""
         m, n, k = shape.m, shape.n, shape.k
         torch.cuda.empty_cache()  # the last shape's blocks rarely fit this one
         plan = schedule(m, self._suite.products * n, k, l2_bytes=self._device.l2_bytes, measure_us=self._measure_us)
         operands = [Operands.random(m, n, k, self._generator) for _ in range(plan.sets)]
-        timings = self._rounds.measure(
-            {peer.name: partial(prepare_timer, peer, operands, plan) for peer in self._suite.peers}
-        )
-        label = self._suite.label(operands[0]) if self._suite.ours in timings.us else ""
-        return Row(shape, config=label, sets=plan.sets, **vars(timings))
+        prepare = {peer.name: partial(prepare_timer, peer, operands, plan) for peer in self._suite.peers}
+        for timings in self._rounds.measure_each(prepare, m):
+            label = self._suite.label(operands[0]) if self._suite.ours in timings.us else ""
+            yield Row(shape, config=label, sets=plan.sets, **vars(timings))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,14 +16,13 @@ from fp8gemm.lab.bench.graph import GraphTimer, Rounds
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, K_GROUPED, LAYER, MASKED, GroupedCase
 from fp8gemm.lab.bench.grouped_operands import Contender, Work
 from fp8gemm.lab.bench.grouped_peers import DEEP_GEMM
-from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, describe, expected_us, rounded, schedule_sets
+from fp8gemm.lab.bench.timing import Schedule, Timings, describe, expected_us, rounded, schedule_sets
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.hopper import Chip
 
 METHOD = (
-    "CUDA-graph replay over rotating operand sets, at least two and larger than three times L2, peers in turn in an "
-    "order drawn for each round, median of {rounds}, microseconds per call; each result is compared with the product "
-    "of the dequantised operands before it is timed"
+    "CUDA-graph replay over rotating operand sets, at least two and larger than three times L2, microseconds per call; "
+    "each result is compared with the product of the dequantised operands before it is timed; {how}"
 )
 
 
@@ -91,7 +90,7 @@ class GroupedTable:
     def header(self) -> str:
         """Two lines."""
         what = "dense, bf16, deepgemm: speed relative to it; floor: time over that of reading the weights"
-        return f"{what}\n{'':>11} {'groups x M x N x K':>32} | TFLOPS, GB/s of weights | microseconds"
+        return f"{what}\n{'':>11} {'groups x M x N x K':>42} | TFLOPS, GB/s of weights | microseconds"
 
     def line(self, row: GroupedRow) -> str:
         """One row; contenders without a time are left out."""
@@ -99,7 +98,7 @@ class GroupedTable:
         first = next((row.us[name] for name in part.ours if name in row.us), None)
         rates = "-" if first is None else f"{row.flops / first / 1e6:6.0f} {row.weight_bytes / first / 1e3:6.0f}"
         times = ", ".join(f"{name} {us:.2f}{_compared(row, part, name)}" for name, us in row.us.items())
-        return f"{row.case.part:>11} {row.case!s:>32} | {rates:>13} | {times}"
+        return f"{row.case.part:>11} {row.at(row.case):>42} | {rates:>13} | {times}"
 
 
 def _compared(row: GroupedRow, part: Part, name: str) -> str:
@@ -138,23 +137,24 @@ class GroupedBench:
         self._generator, self._rounds, self._chip = generator, rounds, chip
         self._l2_bytes, self._measure_us, self._others = l2_bytes, measure_us, others
 
-    def measure(self, case: GroupedCase) -> GroupedRow:
-        """Check and time every contender."""
+    def measure(self, case: GroupedCase) -> Iterator[GroupedRow]:
+        """Check and time every contender: a row for each regime."""
         torch.cuda.empty_cache()  # the last case's blocks rarely fit this one
         part = PARTS[case.part]
         try:
             work = part.prepare(case, self._generator, self._l2_bytes, self._others)
         except Exception as error:  # NOTE: operands may not fit this GPU, and the other cases' times stand without them
-            return GroupedRow(case, us={}, failed=dict.fromkeys(part.ours, describe(error)))
+            yield GroupedRow(case, us={}, failed=dict.fromkeys(part.ours, describe(error)))
+            return
         us = expected_us(work.flops, work.weight_bytes)
         plan = schedule_sets(work.sets, us, measure_us=self._measure_us)
         prepare = {name: partial(_timer, contender, plan) for name, contender in work.contenders.items()}
-        timings = self._rounds.measure(prepare)
         configs = [select_grouped(problem, self._chip).label for problem in case.problems()]
-        return GroupedRow(case, work.flops, work.weight_bytes, configs, work.sets, **vars(timings))
+        for timings in self._rounds.measure_each(prepare, case.rows):
+            yield GroupedRow(case, work.flops, work.weight_bytes, configs, work.sets, **vars(timings))
 
 
-def _timer(contender: Contender, plan: Schedule) -> Timer:
+def _timer(contender: Contender, plan: Schedule) -> GraphTimer:
     calls = contender.prepare()
     result = calls[0]()
     if contender.check is not None:
@@ -169,7 +169,7 @@ def _ratios(
     """Times over times, by case and contender, of those cases of a part where all groups have rows."""
     of_part = [row for row in rows if row.case.part == part and row.case.touched == row.case.groups]
     pairs = ((row, one, other) for row in of_part for one in over for other in under)
-    return {f"{row.case} {one} over {other}": row.time_ratio(one, other) for row, one, other in pairs}
+    return {row.at(f"{row.case} {one} over {other}"): row.time_ratio(one, other) for row, one, other in pairs}
 
 
 GATES: Gates[GroupedRow] = Gates(

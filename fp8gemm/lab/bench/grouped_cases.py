@@ -47,6 +47,11 @@ class GroupedCase:
     max_m: int = 0
     touched: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Of A, of all groups together; with `LAYER` its tokens."""
+        return self.m if self.part in (K_GROUPED, LAYER) else self.m * self.touched
+
     def __str__(self) -> str:
         if self.part == LAYER:
             return f"{self.groups}x({2 * self.k}x{self.n}+{self.n}x{self.k}) T={self.m}"

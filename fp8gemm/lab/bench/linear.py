@@ -39,7 +39,7 @@ PEERS = (
 
 
 def _speeds(rows: Sequence[Row], least: int, most: float) -> Mapping[str, float | None]:
-    return {str(row.shape): row.time_ratio(BF16, OURS) for row in rows if least <= row.shape.m <= most}
+    return {row.at(row.shape): row.time_ratio(BF16, OURS) for row in rows if least <= row.shape.m <= most}
 
 
 GATES: Gates[Row] = Gates(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from fp8gemm.lab.bench.grouped_cases import CASES as GROUPED_CASES
 from fp8gemm.lab.bench.grouped_cases import SIZES_SEED, GroupedCase
 from fp8gemm.lab.bench.grouped_peers import BF16, DEEP_GEMM, missing
 from fp8gemm.lab.bench.quantize_cases import CASES, Size
+from fp8gemm.lab.bench.regimes import Regime, default_regimes, method
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import Suite
-from fp8gemm.lab.bench.sweep import Mode
+from fp8gemm.lab.bench.sweep import Mode, one_row
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.hopper import chip_of_device
 
@@ -51,14 +52,14 @@ def quantize_mode(
     """The quantise functions beside a copy."""
     bench = quantize.QuantizeBench(generator, rounds, l2_bytes=device.l2_bytes, measure_us=1e3 * options.measure_ms)
     heading = {
-        "method": quantize.METHOD.format(rounds=options.rounds),
+        "method": quantize.METHOD.format(rounds=options.rounds or Regime.TURN.rounds),
         "pdl": settings.current().pdl,
         "cases": {case.name: case.description for case in CASES},
     }
     return Mode(
         quantize.sizes(options.m, None if options.nk is None else [k for _, k in options.nk]),
         quantize.QuantizeTable(),
-        bench.measure,
+        one_row(bench.measure),
         [quantize.GATES],
         lambda row: len(row.us) < len(CASES),
         heading,
@@ -86,7 +87,7 @@ def grouped_mode(
         others=others,
     )
     heading = {
-        "method": grouped.METHOD.format(rounds=options.rounds),
+        "method": grouped.METHOD.format(how=how_measured(options, [case.rows for case in cases])),
         "pdl": settings.current().pdl,
         "sizes_seed": SIZES_SEED,
         "skipped": skipped,
@@ -116,8 +117,19 @@ def host_mode(
     }
     bench = host.HostBench(generator, rounds, host.CurrentGpu())
     return Mode(
-        shapes, host.HostTable(), bench.measure, [host.GATES], lambda row: len(row.us) < len(host.PREPARE), heading
+        shapes,
+        host.HostTable(),
+        one_row(bench.measure),
+        [host.GATES],
+        lambda row: len(row.us) < len(host.PREPARE),
+        heading,
     )
+
+
+def how_measured(options: argparse.Namespace, rows: Iterable[int]) -> str:
+    """In which regimes products of so many rows each are measured, and how often."""
+    found = [regime for m in rows for regime in options.regime or default_regimes(m)]
+    return method([regime for regime in Regime if regime in found], options.rounds)
 
 
 def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:

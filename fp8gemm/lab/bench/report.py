@@ -64,7 +64,7 @@ class Table:
         names = [self.ours, *self.others]
         times = " ".join(f"{name:>12}" for name in names)
         ratios = " ".join(f"{name:>12}" for name in self.others)
-        left, middle = f"{'M':>6} {'N':>6} {'K':>6}", f"{times} {'TFLOPS':>7}"
+        left, middle = f"{'M':>6} {'N':>6} {'K':>6} {'regime':<9}", f"{times} {'TFLOPS':>7}"
         groups = f"{'':{len(left)}} | {'microseconds per call':<{len(middle)}}"
         if self.others:
             groups += f" | speed of {self.ours} relative to"
@@ -77,7 +77,7 @@ class Table:
         tflops = cell(row.tflops(self.ours, self.products) if self.ours in row.us else None, 7, 0)
         ratios = " ".join(cell(row.time_ratio(name, self.ours), 12, 3) for name in self.others)
         middle = f"{times} {tflops} | " + (ratios + " | " if self.others else "")
-        return f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {middle}{row.config}"
+        return f"{shape.m:>6} {shape.n:>6} {shape.k:>6} {row.regime.value:<9} | {middle}{row.config}"
 
 
 def cell(value: float | None, width: int, digits: int) -> str:

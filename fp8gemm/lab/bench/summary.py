@@ -1,4 +1,4 @@
-"""Geometric means over the shapes of one M, as text and as JSON. Nothing here touches a GPU."""
+"""Geometric means over the shapes of one M in one regime, as text and as JSON. Nothing here touches a GPU."""
 
 from __future__ import annotations
 
@@ -55,19 +55,20 @@ class Summary:
         return [f"\n{self.title}, geometric mean (number of shapes)", *lines] if lines else []
 
     def as_json(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """By M and label."""
+        """By M, with the regime where peers were alone, and label."""
         return {
-            str(m): {label: {self.figure: round(mean, 4), "shapes": count} for label, (mean, count) in means.items()}
+            m: {label: {self.figure: round(mean, 4), "shapes": count} for label, (mean, count) in means.items()}
             for m, means in geomeans(rows, self.ratios).items()
         }
 
 
-def geomeans(rows: Sequence[Row], ratios: Mapping[str, Ratio]) -> dict[int, dict[str, tuple[float, int]]]:
-    """Geometric mean of each ratio and the number of shapes it is over, by M and label."""
-    result: dict[int, dict[str, tuple[float, int]]] = {}
-    for m in dict.fromkeys(row.shape.m for row in rows):
+def geomeans(rows: Sequence[Row], ratios: Mapping[str, Ratio]) -> dict[str, dict[str, tuple[float, int]]]:
+    """Geometric mean of each ratio and the number of shapes it is over, by M and label; an M is "512 burst" where peers
+    were alone."""
+    result: dict[str, dict[str, tuple[float, int]]] = {}
+    for m in dict.fromkeys(row.at(row.shape.m) for row in rows):
         for label, ratio in ratios.items():
-            found = [row.time_ratio(*ratio) for row in rows if row.shape.m == m]
+            found = [row.time_ratio(*ratio) for row in rows if row.at(row.shape.m) == m]
             timed = [value for value in found if value is not None]
             if timed:
                 result.setdefault(m, {})[label] = (geometric_mean(timed), len(timed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -46,7 +46,7 @@ class Mode(Generic[S, R]):
     Attributes:
         shapes: in the order in which they are measured.
         table: how rows are printed.
-        measure: gives one shape's row.
+        measure: gives one shape's rows, one after the other.
         summaries: what is said of all rows together.
         lacks: whether a row has no time for something of ours.
         heading: what the JSON says besides the rows.
@@ -56,12 +56,17 @@ class Mode(Generic[S, R]):
 
     shapes: Sequence[S]
     table: Printed[R]
-    measure: Callable[[S], R]
+    measure: Callable[[S], Iterable[R]]
     summaries: Sequence[Statement[R]]
     lacks: Callable[[R], bool]
     heading: Mapping[str, Any]
     skipped: Mapping[str, str] = field(default_factory=dict)
     unit: str = " (M x N x K)"
+
+
+def one_row(measure: Callable[[S], R]) -> Callable[[S], tuple[R]]:
+    """For a `Mode` whose shapes have one row each."""
+    return lambda shape: (measure(shape),)
 
 
 @dataclass
@@ -92,12 +97,12 @@ class Sweep(Generic[S, R]):
             if self.budget_seconds is not None and self.clock() - start > self.budget_seconds:
                 self.left_out = list(self.mode.shapes[index:])
                 break
-            row = self.mode.measure(shape)
-            self.rows.append(row)
-            self.emit(self.mode.table.line(row))
-            for peer, reason in row.failed.items():
-                self.emit(f"{'':>20} | {peer} skipped: {reason}")
-            self.write()
+            for row in self.mode.measure(shape):
+                self.rows.append(row)
+                self.emit(self.mode.table.line(row))
+                for peer, reason in row.failed.items():
+                    self.emit(f"{'':>30} | {peer} skipped: {reason}")
+                self.write()
             advance()
         self.write()
         self._summarise()

@@ -1,4 +1,4 @@
-"""Peers measured in turn, so that all of them see the same thermal and power state. Nothing here touches a GPU."""
+"""Peers measured in rounds, so that all of them see the same chip. Nothing here touches a GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from fp8gemm.lab.bench.regimes import Regime
 
 Timer = Callable[[], float]
 """Takes one measurement and returns microseconds per call."""
@@ -22,6 +24,9 @@ GRAPH_US = 2_000.0
 _FLOOR_US, _FLOPS_PER_US, _BYTES_PER_US = 5.0, 0.9e9, 4e6
 
 
+Clock = float | Mapping[str, float] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timings:
     """What one round-robin gave.
@@ -30,23 +35,31 @@ class Timings:
         us: median microseconds per call, by peer, of those that finished every round.
         spread: (slowest - fastest) / median over the rounds, by peer.
         failed: reason, by peer, of those that have no time.
-        sm_mhz, watts: medians over the rounds, None where the machine does not tell.
+        regime: how they shared the chip's time.
+        sm_mhz, watts: medians over the rounds, None where the machine does not tell; by peer where each was alone.
+            Power is what the machine says, an average over up to a second.
     """
 
     us: Mapping[str, float]
     spread: Mapping[str, float] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
-    sm_mhz: float | None = None
-    watts: float | None = None
+    regime: Regime = Regime.TURN
+    sm_mhz: Clock = None
+    watts: Clock = None
 
     def time_ratio(self, over: str, under: str) -> float | None:
         """One peer's time over another's, which is the speed of ``under`` relative to ``over``. None unless both were
         timed."""
         return self.us[over] / self.us[under] if {over, under} <= self.us.keys() else None
 
+    def at(self, what: object) -> str:
+        """What was measured, with the regime where peers were alone."""
+        return str(what) if self.regime is Regime.TURN else f"{what} {self.regime.value}"
+
     def circumstances(self) -> dict[str, Any]:
-        """Clock and power, and what failed if anything did: how a row of a file ends."""
-        return {"sm_mhz": self.sm_mhz, "watts": self.watts} | ({"failed": dict(self.failed)} if self.failed else {})
+        """Regime, clock and power, and what failed if anything did: how a row of a file ends."""
+        row: dict[str, Any] = {"regime": self.regime.value, "sm_mhz": self.sm_mhz, "watts": self.watts}
+        return row | ({"failed": dict(self.failed)} if self.failed else {})
 
 
 def rounded(values: Mapping[str, float], digits: int) -> dict[str, float]:

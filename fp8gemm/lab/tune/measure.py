@@ -17,6 +17,7 @@ from fp8gemm.kernels.catalogue import load_kernel
 from fp8gemm.kernels.gemm import SingleKernel
 from fp8gemm.lab.bench.graph import GraphTimer, check_result
 from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, normal, scaled_mm_call
+from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
 from fp8gemm.lab.tune.report import PEER
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
@@ -65,8 +66,9 @@ class Tuner:
         chip: how many SMs a kernel may occupy.
         generator: of the operands, on that GPU.
         rounds: measurements per candidate.
-        measure_us: length of one.
-        warm_seconds: load before those of a shape.
+        measure_us: length of one, where they take turns.
+        warm_seconds: load before those of a shape, then.
+        regime: how they share the GPU's time.
 
     Attributes:
         device, chip, generator, measure_us: as above.
@@ -81,12 +83,13 @@ class Tuner:
         rounds: int,
         measure_us: float,
         warm_seconds: float = 0.03,
+        regime: Regime = Regime.TURN,
     ) -> None:
-        self.device, self.chip, self.generator = device, chip, generator
+        self.device, self.chip, self.generator, self._regime = device, chip, generator, regime
         self._rounds, self.measure_us, self._warm_seconds = rounds, measure_us, warm_seconds
 
     def measure(self, problem: Problem, configs: Sequence[Config], *, peer: bool) -> Measured:
-        """Time these configs, and the peer if asked for, in turn.
+        """Time these configs, and the peer if asked for.
 
         Raises:
             LostDeviceError: a kernel ended the context.
@@ -110,7 +113,7 @@ class Tuner:
     def in_turn(
         self, makers: Mapping[str, Callable[[], list[Call]]], check: Callable[[str, Call], None], plan: Schedule
     ) -> Measured:
-        """Time what can be made and checked, in turn.
+        """Time what can be made and checked.
 
         Args:
             makers: by label, from which the calls come, one per operand set.
@@ -120,7 +123,7 @@ class Tuner:
         Raises:
             LostDeviceError: a kernel ended the context.
         """
-        timers: dict[str, Timer] = {}
+        timers: dict[str, GraphTimer] = {}
         failed: dict[str, str] = {}
         for label, make in makers.items():
             try:
@@ -130,8 +133,12 @@ class Tuner:
             except Exception as error:  # NOTE: whatever one candidate raises must not end the others' run
                 failed[label] = describe(error)
                 _require_context(label, error)
-        self._warm(timers)
-        timings = measure_in_turn(timers, rounds=self._rounds)
+        takes: dict[str, Timer] = {**timers}
+        if self._regime is Regime.TURN:
+            self._warm(takes)
+        else:
+            takes = {label: partial(timer.alone, self._regime) for label, timer in timers.items()}
+        timings = measure_in_turn(takes, rounds=self._rounds)
         for label, reason in timings.failed.items():
             _require_context(label, RuntimeError(reason))
         peers = {PEER: timings.us[PEER]} if PEER in timings.us else {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fp8gemm.errors import InputError
+from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.timing import rounded
 from fp8gemm.quoting import quoted, quoted_path
@@ -21,9 +22,9 @@ from fp8gemm.writing import write_text
 
 P = TypeVar("P", Problem, GroupedProblem)
 
-_MUST_AGREE = ("gpu", "chip", "num_sms", "static_weights")
-"""What the heading of a file must share with the run that adds to it: times of other chips, or of another kind of
-launch, do not compare."""
+_MUST_AGREE = {"gpu": None, "chip": None, "num_sms": None, "static_weights": False, "regime": Regime.TURN.value}
+"""What the heading of a file must share with the run that adds to it, and what it means where a heading does not say:
+times of other chips, of another kind of launch or at another clock do not compare."""
 
 FILE = Kind("results of fp8gemm tune", 64 << 20)
 
@@ -114,10 +115,10 @@ class Results:
         if path is None or not os.path.exists(path):
             return
         found = _read(path)
-        for name in _MUST_AGREE:
-            if found.get(name, False) != heading.get(name, False):
-                expected, got = heading.get(name), quoted(found.get(name))
-                raise InputError(f"{quoted_path(path)}: expected times of {name} {expected!r}, got {got}")
+        for name, unsaid in _MUST_AGREE.items():
+            expected, got = heading.get(name, unsaid), found.get(name, unsaid)
+            if expected != got:
+                raise InputError(f"{quoted_path(path)}: expected times of {name} {expected!r}, got {quoted(got)}")
         for index, row in enumerate(found["rows"]):
             made = _row(row, f"{quoted_path(path)}: row {index}")
             self._rows[made.shape] = made
