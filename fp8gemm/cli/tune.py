@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fp8gemm.cli.arguments import grouped_layers, parse_m, parse_nk, parse_positive, random_count, shapes, told
+from fp8gemm.cli.arguments import grouped_layers, listed, parse_m, parse_nk, parse_positive, random_count, shapes, told
 from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, lacks_gpu, note, prints_json, tell, tell_json
@@ -23,6 +23,7 @@ from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
+from fp8gemm.lab.tune.labels import EXPECTED, labelled_config, parse_label
 from fp8gemm.lab.tune.results import Results, Row, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
 from fp8gemm.quoting import counted
@@ -72,6 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="all|COUNT",
         help=f"all, or so many that the model ranks first, default {DEFAULT_CANDIDATES}",
     )
+    parser.add_argument(
+        "--also",
+        type=listed(parse_label),
+        default=(),
+        metavar="LABEL,...",
+        help=f"time these beside them, candidates or not: {EXPECTED}",
+    )
     parser.add_argument("--peer", action="store_true", help=f"time torch._scaled_mm ({report.PEER}) beside them")
     parser.add_argument("--results", type=Path, metavar="PATH", help="write every timing here; go on where it ends")
     parser.add_argument(
@@ -106,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
         InputError: a file is not what the option takes, or options exclude each other.
         LostDeviceError: a kernel has broken the CUDA context; what was measured is written.
     """
-    _check_grouped(options)
+    _check_options(options)
     if lacks_gpu("tune"):
         return Exit.NO_GPU
 
@@ -151,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
         replace(packed_problem(shape.m, shape.n, shape.k), static_weights=options.static_weights)
         for shape in chosen_shapes(options, seed)
     ]
-    work = [plan_work(problem, chip, options.candidates) for problem in problems]
+    work = [plan_work(problem, chip, options.candidates, options.also) for problem in problems]
     output = Output(Results(heading, options.results), options.table, heading)
     with torch.cuda.device(DEVICE):
         _measure(work, tuner, output, options)
@@ -164,25 +172,34 @@ def run(options: argparse.Namespace) -> int:
     return Exit.FAILED if summary.failed else Exit.DONE
 
 
-def _check_grouped(options: argparse.Namespace) -> None:
-    """Whether options are given that grouped products have no use for, or sizes that they do not have.
+def _check_options(options: argparse.Namespace) -> None:
+    """Whether options are given that grouped products have no use for, or that exclude each other, or sizes that
+    groups do not have.
 
     Raises:
         InputError: some are.
     """
-    names = ("nk", "shapes", "random", "peer", "results", "table", "static_weights")
+    names = ("nk", "shapes", "random", "also", "peer", "results", "table", "static_weights")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
     if options.grouped and given:
         raise InputError(f"expected none of these beside --grouped, got {', '.join(given)}")
+    if options.also and options.table:
+        raise InputError("expected no --table beside --also, which times configs that no choice may fall on")
     for (groups, n, k), grouping in product(options.grouped, options.layout):
         grouped_problem(grouping, groups, 1, n, k)
 
 
-def plan_work(problem: Problem, chip: Chip, count: int | None) -> Work[Problem]:
-    """The first ``count`` eligible candidates by the model, all of them for None, and the choice in any case."""
+def plan_work(problem: Problem, chip: Chip, count: int | None, also: Sequence[str] = ()) -> Work[Problem]:
+    """The first ``count`` eligible candidates by the model, all of them for None, and in any case the choice and the
+    configs of these labels.
+
+    Raises:
+        InputError: a label's config does not fit.
+    """
     ranked = eligible_configs(problem, chip, NO_TABLES)
     choice = select_config(problem, chip)
-    wanted = {config.label: config for config in (*ranked[:count], choice)}
+    more = (labelled_config(label, problem) for label in also)
+    wanted = {config.label: config for config in (*ranked[:count], choice, *more)}
     return Work(problem, wanted, choice.label, ranked[0].label)
 
 

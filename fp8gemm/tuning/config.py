@@ -263,9 +263,7 @@ def deepest_config(
     scaling: Scaling = Scaling.BLOCK,
 ) -> TileConfig | None:
     """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots."""
-    # 64 rows are one wave high, so the two warpgroups divide the columns instead, or share K.
-    warpgroups_m, warpgroups_n = (2, 1) if tile.block_m > WAVE_ROWS else (1, 1 if tile.warpgroups_k > 1 else 2)
-    least = TileConfig(stages=2, warpgroups_m=warpgroups_m, warpgroups_n=warpgroups_n, **tile._asdict())
+    least = divided(tile, stages=2)
     parts = staged_parts(least)
     # With half of its parts in flight, a warpgroup waits at most once for its slots.
     most, fewest = (parts, -(-parts // 2)) if store is StoreKind.TMA else (1, 1)
@@ -282,6 +280,12 @@ def deepest_config(
         wider = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
         return next((fitting for fitting in wider if room(fitting) >= 0), config)
     return None
+
+
+def divided(tile: Tile, stages: int) -> TileConfig:
+    """A tile among two warpgroups. 64 rows are one wave high, so there they divide the columns instead, or share K."""
+    warpgroups_m, warpgroups_n = (2, 1) if tile.block_m > WAVE_ROWS else (1, 1 if tile.warpgroups_k > 1 else 2)
+    return TileConfig(stages=stages, warpgroups_m=warpgroups_m, warpgroups_n=warpgroups_n, **tile._asdict())
 
 
 def align(value: int, alignment: int) -> int:
