@@ -18,6 +18,7 @@ from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.lab.bench.regimes import ALONE_FROM, SUSTAINED_S, Regime, parse_regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
+from fp8gemm.lab.labels import EXPECTED, parse_label
 from fp8gemm.lab.provenance import circumstances
 
 if TYPE_CHECKING:
@@ -57,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
     parser.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
+    parser.add_argument(
+        "--also",
+        type=listed(parse_label),
+        default=(),
+        metavar="LABEL,...",
+        help=f"ours with these tile configs as peers too, whatever the choice: {EXPECTED}",
+    )
     parser.add_argument("--pdl", action="store_true", help="also with programmatic dependent launch, who has it")
     parser.add_argument("--floor", action="store_true", help="also a kernel that reads the weight and nothing else")
     what = parser.add_mutually_exclusive_group()
@@ -118,6 +126,8 @@ def check_options(options: argparse.Namespace) -> None:
     for mode, chosen in modes.items():
         if chosen and (options.pdl or options.floor):
             raise InputError(f"expected neither --pdl nor --floor beside {mode}")
+        if chosen and options.also:
+            raise InputError(f"expected no --also beside {mode}")
     if options.grouped and (options.m or options.nk):
         raise InputError("expected neither --m nor --nk beside --grouped, whose sizes are its own")
     for mode, chosen in zip(_IN_TURN_ONLY, (options.quantize, options.host), strict=True):
@@ -145,6 +155,7 @@ def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
         batch_invariant=options.batch_invariant,
         pdl=options.pdl or options.small_m,
         floor=options.floor or options.small_m,
+        configs=options.also,
     )
 
 

@@ -20,10 +20,10 @@ from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.regimes import SUSTAINED_S, Regime, method, parse_regime
 from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.labels import EXPECTED, labelled_config, parse_label
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
-from fp8gemm.lab.tune.labels import EXPECTED, labelled_config, parse_label
 from fp8gemm.lab.tune.results import Results, Row, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
 from fp8gemm.quoting import counted

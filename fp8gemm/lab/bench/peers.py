@@ -14,8 +14,13 @@ from torch.nn.functional import pad
 import fp8gemm
 from fp8gemm import settings
 from fp8gemm.driver.current import current_stream
+from fp8gemm.kernels.catalogue import load_kernel
+from fp8gemm.kernels.gemm import SingleKernel
+from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.kernels.stream import StreamKernel
+from fp8gemm.lab.labels import labelled_config
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
+from fp8gemm.tuning.problem import packed_problem
 
 OURS, OURS_PDL = "fp8gemm", "fp8gemm_pdl"
 FLOORS = {OURS: "floor", OURS_PDL: "floor_pdl"}
@@ -180,6 +185,30 @@ def _deep_gemm(operands: Operands, *, pdl: bool = False) -> Call:
 def _floor(operands: Operands, *, pdl: bool = False) -> Call:
     b = operands.blocks[2]
     return partial(read_weight, StreamKernel(*b.shape, device_index=b.device.index, programmatic=pdl), b)
+
+
+def kernel_call(kernel: SingleKernel, operands: Operands) -> Call:
+    """A launch of this kernel on the current stream, into an output of its own."""
+    a, scales_a, b, scales_b = operands.blocks
+    out = operands.empty_product()
+
+    def call() -> Tensor:
+        kernel(a, scales_a, b, scales_b, out=out, stream=current_stream(out.device.index))
+        return out
+
+    return call
+
+
+def config_peer(label: str) -> Peer:
+    """Ours with the config of a label, whatever the choice is."""
+
+    def prepare(operands: Operands) -> Call:
+        problem = packed_problem(*operands.x.shape[:1], *operands.w.shape)
+        index = operands.x.device.index
+        config, num_sms = labelled_config(label, problem), device_chip(index).num_sms
+        return kernel_call(load_kernel(problem, config, device_index=index, num_sms=num_sms), operands)
+
+    return Peer(label, "fp8gemm with this tile config", prepare)
 
 
 def read_weight(kernel: StreamKernel, weight: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ class Table:
     def header(self) -> str:
         """Two lines: what the column groups are, and their names."""
         names = [self.ours, *self.others]
-        times = " ".join(f"{name:>12}" for name in names)
-        ratios = " ".join(f"{name:>12}" for name in self.others)
+        times = " ".join(f"{name:>{_width(name)}}" for name in names)
+        ratios = " ".join(f"{name:>{_width(name)}}" for name in self.others)
         left, middle = f"{'M':>6} {'N':>6} {'K':>6} {'regime':<9}", f"{times} {'TFLOPS':>7}"
         groups = f"{'':{len(left)}} | {'microseconds per call':<{len(middle)}}"
         if self.others:
@@ -73,11 +73,15 @@ class Table:
     def line(self, row: Row) -> str:
         """One row; a dash where a peer has no time."""
         shape = row.shape
-        times = " ".join(cell(row.us.get(name), 12, 2) for name in [self.ours, *self.others])
+        times = " ".join(cell(row.us.get(name), _width(name), 2) for name in [self.ours, *self.others])
         tflops = cell(row.tflops(self.ours, self.products) if self.ours in row.us else None, 7, 0)
-        ratios = " ".join(cell(row.time_ratio(name, self.ours), 12, 3) for name in self.others)
+        ratios = " ".join(cell(row.time_ratio(name, self.ours), _width(name), 3) for name in self.others)
         middle = f"{times} {tflops} | " + (ratios + " | " if self.others else "")
         return f"{shape.m:>6} {shape.n:>6} {shape.k:>6} {row.regime.value:<9} | {middle}{row.config}"
+
+
+def _width(name: str) -> int:
+    return max(12, len(name))
 
 
 def cell(value: float | None, width: int, digits: int) -> str:

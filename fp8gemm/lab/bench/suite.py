@@ -11,7 +11,7 @@ from torch import Tensor
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import chain, linear
-from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers
+from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers, config_peer
 from fp8gemm.lab.bench.report import Row, Shape, Table
 from fp8gemm.lab.bench.summary import Statement, Summary
 
@@ -45,9 +45,11 @@ class Suite:
         return Table(self.ours, [peer.name for peer in self.peers[1:]], self.products)
 
 
-def product_suite(*, alone: bool, batch_invariant: bool, pdl: bool, floor: bool) -> Suite:
-    """Single products; the options are those of `choose_peers`."""
+def product_suite(*, alone: bool, batch_invariant: bool, pdl: bool, floor: bool, configs: Sequence[str] = ()) -> Suite:
+    """Single products; ours with the configs of these labels are peers too, the other options those of
+    `choose_peers`."""
     peers, skipped = choose_peers(alone=alone, batch_invariant=batch_invariant, pdl=pdl, floor=floor)
+    peers += map(config_peer, dict.fromkeys(configs))
     names = [peer.name for peer in peers]
     return Suite(peers, skipped, _summaries(names), _product_label)
 

@@ -17,10 +17,11 @@ from fp8gemm.errors import InputError
 from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.graph import Telemetry
+from fp8gemm.lab.bench.peers import kernel_call
 from fp8gemm.lab.profiling import table
 from fp8gemm.lab.profiling.counters import Counters, collect
 from fp8gemm.lab.profiling.expected import Expected, expect
-from fp8gemm.lab.profiling.sustained import call_of, operands_of, schedule_of, sustain
+from fp8gemm.lab.profiling.sustained import operands_of, schedule_of, sustain
 from fp8gemm.lab.profiling.timeline import Timeline
 from fp8gemm.lab.profiling.trace import summarise
 from fp8gemm.lab.profiling.traced import TracedKernel
@@ -85,8 +86,8 @@ class Subject:
         # As many sets as for measuring, so that the recorded launch finds none of its own in L2.
         generator = _generator()
         operands = [operands_of(kernel, generator) for _ in range(schedule_of(kernel.problem, self.chip).sets)]
-        calls = [call_of(traced, each) for each in operands]
-        wanted = call_of(kernel, operands[0])()
+        calls = [kernel_call(traced, each) for each in operands]
+        wanted = kernel_call(kernel, operands[0])()
         telemetry = Telemetry()
         for index in range(max(_WARM_LAUNCHES, len(calls))):
             calls[-1 - index % len(calls)]()

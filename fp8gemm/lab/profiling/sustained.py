@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.lab.bench.graph import GraphTimer, Telemetry
-from fp8gemm.lab.bench.peers import Call, Operands
+from fp8gemm.lab.bench.peers import Operands, kernel_call
 from fp8gemm.lab.bench.timing import Schedule, schedule
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem
@@ -59,22 +58,10 @@ def operands_of(kernel: DenseKernel, generator: torch.Generator) -> Operands:
     return Operands.random(problem.m, problem.n, problem.k, generator)
 
 
-def call_of(kernel: DenseKernel, operands: Operands) -> Call:
-    """A launch on the current stream, into an output of its own."""
-    a, scales_a, b, scales_b = operands.blocks
-    out = operands.empty_product()
-
-    def call() -> Tensor:
-        kernel(a, scales_a, b, scales_b, out=out, stream=torch.cuda.current_stream().cuda_stream)
-        return out
-
-    return call
-
-
 def sustain(kernel: DenseKernel, chip: Chip, generator: torch.Generator, *, seconds: float) -> Sustained:
     """Keep the GPU busy with one kernel for so long, and measure."""
     plan = schedule_of(kernel.problem, chip)
-    timer = GraphTimer([call_of(kernel, operands_of(kernel, generator)) for _ in range(plan.sets)], plan)
+    timer = GraphTimer([kernel_call(kernel, operands_of(kernel, generator)) for _ in range(plan.sets)], plan)
     _repeat(timer, WARM_SHARE * seconds)
     telemetry = Telemetry()
     with _sampling(telemetry):

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from fp8gemm.lab import DEVICE
+from fp8gemm.lab.bench.peers import kernel_call
 from fp8gemm.lab.profiling.kernel import find_kernel
-from fp8gemm.lab.profiling.sustained import call_of, operands_of
+from fp8gemm.lab.profiling.sustained import operands_of
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     shape, label, launches = argv
     m, n, k = map(int, shape.split("x"))
     kernel, _ = find_kernel(m, n, k, label=label)
-    call = call_of(kernel, operands_of(kernel, torch.Generator(DEVICE).manual_seed(0)))
+    call = kernel_call(kernel, operands_of(kernel, torch.Generator(DEVICE).manual_seed(0)))
     for _ in range(int(launches)):
         call()
     torch.cuda.synchronize()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
+import torch
 
-from fp8gemm.cli import main
+from fp8gemm.cli import bench, main
 from fp8gemm.cli.tune import plan_work
 from fp8gemm.errors import InputError
-from fp8gemm.lab.tune.labels import labelled_config
+from fp8gemm.lab.bench import peers
+from fp8gemm.lab.bench.report import Row, Shape
+from fp8gemm.lab.bench.suite import product_suite
+from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.config import candidate_configs, violations
 from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, named_chip
 from fp8gemm.tuning.problem import Problem, StoreKind
@@ -49,6 +54,31 @@ def test_a_deeper_ring_has_the_most_staging_slots_that_are_left() -> None:
 def test_what_no_kernel_can_be_made_of_is_refused(label: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         labelled_config(label, PROBLEM)
+
+
+def test_they_are_peers_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is loaded for what a label says of the operands at hand, and launched on them."""
+    made: list[object] = []
+
+    def load(problem: Problem, config: object, *, device_index: object, num_sms: int) -> object:
+        made.extend((problem, config, num_sms))
+        return lambda *operands, out, stream: made.extend((*map(id, operands), stream))
+
+    monkeypatch.setattr(peers, "load_kernel", load)
+    monkeypatch.setattr(peers, "device_chip", lambda index: named_chip("h200"))
+    monkeypatch.setattr(peers, "current_stream", lambda index: 17)
+    suite = product_suite(alone=True, batch_invariant=False, pdl=False, floor=False, configs=["128x256-s4", "64x64"])
+    assert [peer.name for peer in suite.peers] == ["fp8gemm", "128x256-s4", "64x64"]
+    operands = peers.Operands.random(40, 256, 384, torch.Generator().manual_seed(1))
+    assert suite.peers[1].prepare(operands)().shape == (40, 256)
+    wanted = labelled_config("128x256-s4", PROBLEM)
+    assert made == [Problem(40, 256, 384), wanted, 132, *map(id, operands.blocks), 17]
+    header, line = suite.table.header(), suite.table.line(Row(Shape(40, 256, 384), us={"fp8gemm": 2.0, "64x64": 3.0}))
+    assert len(header.splitlines()[1].split("|")[1]) == len(line.split("|")[1])
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    with pytest.raises(InputError, match="expected no --also beside --linear"):
+        bench.check_options(parser.parse_args(["--linear", "--also", "64x64"]))
 
 
 def test_they_are_timed_beside_the_candidates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
