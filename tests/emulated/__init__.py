@@ -92,7 +92,7 @@ def _encode_2d(
     swizzle: Swizzle,
 ) -> None:
     """``TensorMap`` of hopper.hpp, by the rules of `fp8gemm.driver.tensor_map.encode_2d`."""
-    tensor_map._traits(dtype, (box_inner, box_outer), swizzle, "256B")
+    tensor_map._traits(dtype, (box_inner, box_outer), swizzle)
     tensor_map._check_place(destination, address, inner, outer, outer_stride_bytes)
     size = tensor_map._ELEMENT_BYTES[dtype]
     assert swizzle == "none" or box_inner * size == 128, "hopper.hpp knows swizzled rows of 128 bytes alone"
