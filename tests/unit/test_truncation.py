@@ -73,6 +73,25 @@ def test_two_elements_of_a_small_output_may_not() -> None:
     assert "element" in case.check(out).failed, case
 
 
+@pytest.mark.parametrize(("times", "passes"), [(1.5, True), (2.5, False)])
+def test_three_elements_of_half_a_million_may_be_as_wrong_as_the_model_says(times, passes, monkeypatch) -> None:
+    case, out, magnitude = nearly_exact(1000, 520)
+    modelled = 1.1 * LIMIT * magnitude
+    monkeypatch.setattr("tests.numerics.truncation_error", lambda inputs, rows, columns: modelled[rows, columns])
+    for element in (10, 20_000, 500_000):
+        out.view(-1)[element] += times * float(modelled.view(-1)[element])
+    report = case.check(out)
+    assert ("element" not in report.failed) is passes, f"{case}\n{report}"
+
+
+def test_more_than_one_in_a_hundred_thousand_may_not_whatever_the_model_says(monkeypatch) -> None:
+    case, out, magnitude = nearly_exact(1000, 520)
+    modelled = 1.1 * LIMIT * magnitude
+    monkeypatch.setattr("tests.numerics.truncation_error", lambda inputs, rows, columns: modelled[rows, columns])
+    out.view(-1)[:70_000:10_000] += modelled.view(-1)[:70_000:10_000].float()
+    assert "element" in case.check(out).failed, case
+
+
 @cache
 def hurt_by_truncation() -> tuple[cases.Case, int]:
     """A case with a row that a right kernel gets more wrong than the RMS gates allow, and which row that is."""
