@@ -87,7 +87,7 @@ def test_weight_is_bitwise_the_formula(dtype):
     m=st.integers(0, 9),
     k=st.integers(1, 20).map(lambda blocks: 16 * blocks),
     dtype=st.sampled_from(DTYPES),
-    exponent=st.integers(-14, 14),
+    exponent=st.integers(-14, 13),  # 2^14 times four is no float16 any more
     seed=st.integers(0, 2**31),
 )
 def test_round_trip_error_is_half_a_step(m, k, dtype, exponent, seed):
