@@ -39,15 +39,15 @@ def bound_of(case: cases.Case) -> Tensor:
 @pytest.mark.parametrize("k", [16, 64, 144, 400])
 @pytest.mark.parametrize("maker", [cases.signed, cases.positive, cases.heavy_tailed])
 def test_a_simulated_tensor_core_stays_within_the_bound(maker, k: int, scaling: Scaling) -> None:
-    case = maker(40, 130, k, seed=cases.fresh_seed(), scaling=scaling)
+    # Of signed tensors of 40 x 130 with K = 400, whose errors cancel, one in forty has no element that uses 0.05.
+    case = maker(80, 260, k, seed=cases.fresh_seed(), scaling=scaling)
     error = (
         simulate_kernel(case, out_dtype=torch.float32) - gemm_reference(*case.operands, out_dtype=torch.float64)
     ).abs()
     bound, magnitude = bound_of(case), gemm_magnitude(*case.operands)
     assert (error <= bound + 2.0**-20 * magnitude).all(), case  # the FP32 sum over blocks rounds too
     assert float((bound / magnitude).median()) < 8e-3, case
-    # 0.06 for the middle one of signed tensors with K = 400, where most errors cancel; one in sixty is below 0.05
-    assert float((error / bound).max()) > 0.03, f"{case}: a bound that nothing comes near would excuse anything"
+    assert float((error / bound).max()) > 0.05, f"{case}: a bound that nothing comes near would excuse anything"
 
 
 def nearly_exact(m: int, n: int) -> tuple[cases.Case, Tensor, Tensor]:
@@ -74,11 +74,17 @@ def test_two_elements_of_a_small_output_may_not() -> None:
     assert "element" in case.check(out).failed, case
 
 
-@pytest.mark.parametrize(("times", "passes"), [(1.5, True), (2.5, False)])
-def test_three_elements_of_half_a_million_may_be_as_wrong_as_the_model_says(times, passes, monkeypatch) -> None:
+def nearly_exact_beside_a_model(monkeypatch: pytest.MonkeyPatch) -> tuple[cases.Case, Tensor, Tensor]:
+    """Half a million elements, and the errors that the model is made to have for them: each above the limit."""
     case, out, magnitude = nearly_exact(1000, 520)
     modelled = 1.1 * LIMIT * magnitude
     monkeypatch.setattr("tests.numerics.truncation_error", lambda inputs, rows, columns: modelled[rows, columns])
+    return case, out, modelled
+
+
+@pytest.mark.parametrize(("times", "passes"), [(1.5, True), (2.5, False)])
+def test_three_elements_of_half_a_million_may_be_as_wrong_as_the_model_says(times, passes, monkeypatch) -> None:
+    case, out, modelled = nearly_exact_beside_a_model(monkeypatch)
     for element in (10, 20_000, 500_000):
         out.view(-1)[element] += times * float(modelled.view(-1)[element])
     report = case.check(out)
@@ -86,9 +92,7 @@ def test_three_elements_of_half_a_million_may_be_as_wrong_as_the_model_says(time
 
 
 def test_more_than_one_in_a_hundred_thousand_may_not_whatever_the_model_says(monkeypatch) -> None:
-    case, out, magnitude = nearly_exact(1000, 520)
-    modelled = 1.1 * LIMIT * magnitude
-    monkeypatch.setattr("tests.numerics.truncation_error", lambda inputs, rows, columns: modelled[rows, columns])
+    case, out, modelled = nearly_exact_beside_a_model(monkeypatch)
     out.view(-1)[:70_000:10_000] += modelled.view(-1)[:70_000:10_000].float()
     assert "element" in case.check(out).failed, case
 
