@@ -13,6 +13,7 @@ ARRIVAL = "SYNCS.ARRIVE"
 """At an mbarrier, of this CTA or of another of its cluster."""
 _FENCE = "FENCE.VIEW.ASYNC"
 _WAVE_ENDS = "gsb0"
+_OUTPUT = "F2FP", "STSM", "STS", "STG"
 
 
 def is_release(instruction: Instruction) -> bool:
@@ -20,19 +21,25 @@ def is_release(instruction: Instruction) -> bool:
     return instruction.opcode.startswith(ARRIVAL) and ".A1T0" in instruction.opcode
 
 
-def late_loads(listing: Listing, *, held_back: bool = False) -> list[str]:
+def late_loads(listing: Listing, *, held_back: bool = False, ahead: bool = False) -> list[str]:
     """Loads from shared memory that an arrival which lets go of their place does not wait for.
 
     Of interest is what is multiplied, the scales that come with a stage, and what is copied to global memory, a staged
     output. A load is waited for by the first instruction that reads what it loads. A path from the load to the release
     of its own stage without such an instruction is an error. The stage is its own once the wave that was started behind
     the load is known to be complete: releases before that are of stages before. With ``held_back`` a stage is handed
-    back one K block late, and the first release behind that is not yet its own.
+    back one K block late, and the first release behind that is not yet its own. With ``ahead`` so it is with loads
+    that come behind a wave: they are of the K block after it. Behind the last one of a tile none is loaded, which is
+    what the predicate says that such a load has: no path through the tile's output counts.
     """
     found = []
     for place, copied in (*((i, False) for i in scale_loads(listing)), *((i, True) for i in _copying_loads(listing))):
         waves = _waves_started(listing, place, copied)
-        release = _release_before_use(listing, place, waves_started=waves, held_back=held_back and not copied)
+        is_ahead = ahead and waves == 1
+        if is_ahead and not listing.instructions[place].guard:
+            found.append(f"{listing.instructions[place].text} is loaded ahead whether there is a next K block or not")
+        later = is_ahead or (held_back and not copied)
+        release = _release_before_use(listing, place, waves_started=waves, held_back=later, in_loop=is_ahead)
         if release is not None:
             late = listing.instructions[release].text
             found.append(f"{listing.instructions[place].text} is not waited for by {late}")
@@ -128,8 +135,11 @@ def _waves_started(listing: Listing, place: int, copied: bool) -> int | None:
     return 1 if behind_it and not amid_a_wave else 0
 
 
-def _release_before_use(listing: Listing, place: int, *, waves_started: int | None, held_back: bool) -> int | None:
-    """A release of the load's stage that some path comes to before anything reads what was loaded."""
+def _release_before_use(
+    listing: Listing, place: int, *, waves_started: int | None, held_back: bool, in_loop: bool
+) -> int | None:
+    """A release of the load's stage that some path comes to before anything reads what was loaded; with ``in_loop``,
+    some path of the main loop."""
     load = listing.instructions[place]
     # Waves that were started since, whether the load's own is complete, and releases until that of its own stage.
     start = waves_started or 0, waves_started is None, int(held_back)
@@ -139,6 +149,8 @@ def _release_before_use(listing: Listing, place: int, *, waves_started: int | No
         here, waves, done, others = waiting.pop()
         instruction = listing.instructions[here]
         if instruction.reads & load.writes:
+            continue
+        if in_loop and instruction.opcode.startswith(_OUTPUT):
             continue
         if done and is_release(instruction):
             if others == 0:

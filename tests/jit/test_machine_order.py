@@ -81,6 +81,14 @@ class Kernel:
         config = self.config
         return isinstance(config, TileConfig) and self.scaling is Scaling.ROW and config.waves_in_flight == 1
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether it loads scales of the next K block beside a wave: mainloop/block_scales.cuh."""
+        config = self.config
+        if not isinstance(config, TileConfig) or self.scaling is not Scaling.BLOCK:
+            return False
+        return config.waves_in_flight == 1 and config.waves > config.warpgroups
+
 
 def kernels() -> list[Kernel]:
     found = [Kernel(kernel_request(problem, config), config, problem.scaling) for problem, config in single()]
@@ -120,7 +128,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def _first_of_each_sort(wanted: list[Kernel]) -> list[int]:
-    sorts = [(kernel.request.family, kernel.scaling, kernel.holds_back) for kernel in wanted]
+    sorts = [(kernel.request.family, kernel.scaling, kernel.holds_back, kernel.loads_ahead) for kernel in wanted]
     return [sorts.index(sort) for sort in dict.fromkeys(sorts)]
 
 
@@ -137,13 +145,14 @@ def ordinary(compiled: Compiled) -> Iterator[tuple[Kernel, Listing]]:
 def test_every_family_is_among_them(compiled: Compiled) -> None:
     assert {kernel.request.family for kernel, _ in compiled} >= {"Dense", "Grouped", "SwapAb", "GroupedSwapAb"}
     assert {kernel.holds_back for kernel, _ in compiled} == {False, True}
+    assert {kernel.loads_ahead for kernel, _ in compiled} == {False, True}
 
 
 def test_a_stage_is_handed_back_when_its_scales_are_in_registers(compiled: Compiled) -> None:
     wrong = {
         listing.label: late
         for kernel, listing in ordinary(compiled)
-        if (late := order.late_loads(listing, held_back=kernel.holds_back))
+        if (late := order.late_loads(listing, held_back=kernel.holds_back, ahead=kernel.loads_ahead))
     }
     shown = "\n".join(f"{label}: {late[0]}, and {len(late) - 1} more" for label, late in wrong.items())
     assert not wrong, f"{len(wrong)} of {len(compiled)} kernels:\n{shown}"

@@ -29,6 +29,10 @@ public:
     static constexpr uint32_t kBorderStep = greatest_common_divisor(Shape::kWarpgroupCols, kScaleBlock);
     static constexpr uint32_t kBlocks = Shape::kWarpgroupCols > kBorderStep ? 2 : 1;
     static_assert(kScaleBlock - kBorderStep + Shape::kWarpgroupCols <= 2 * kScaleBlock, "columns lie in two blocks");
+    /// Whether the scales of a K block are in registers before it is multiplied. Loaded beside its first wave they hold up
+    /// that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 128x256 from K = 1536 on
+    /// (H200, 2026-11-23). Two waves in flight, and waves of 160 columns and more, hide it, and lose by the registers.
+    static constexpr bool kAhead = Config::kWavesInFlight == 1 && Shape::kWavesM * Shape::kWavesN > 1;
 
 private:
     const float* scales_;
@@ -38,6 +42,7 @@ private:
     const float* rows_[kBlocks];  ///< the scales of each block's rows
     float chunk_[kBlocks];
     float next_[kBlocks];
+    float fetched_[kBlocks];  ///< with kAhead, of the K block that is multiplied next
 
 public:
     /// The products s of this thread's upper and lower row, in each block.
@@ -77,6 +82,14 @@ public:
         }
     }
 
+    /// Takes the scales of a K block into registers of their own, ahead of `products`.
+    FP8GEMM_DEVICE void fetch(uint32_t k_block) {
+#pragma unroll
+        for (uint32_t block = 0; block < kBlocks; ++block) {
+            fetched_[block] = of_block(block, k_block);
+        }
+    }
+
     /// `scales_a` are those of this thread's upper and lower row of the wave. Those of B are in registers already.
     FP8GEMM_DEVICE Products products(uint32_t, uint32_t k_block, uint32_t wave, const float (&scales_a)[2],
                                      uint32_t&) const {
@@ -84,7 +97,7 @@ public:
 #pragma unroll
         for (uint32_t block = 0; block < kBlocks; ++block) {
             if (may_lie_in(wave, block)) {
-                const float scale_b = __shfl_sync(0xffffffffu, chunk_[block], k_block % kThreadsPerWarp);
+                const float scale_b = kAhead ? fetched_[block] : of_block(block, k_block);
                 products.upper[block] = scales_a[0] * scale_b;
                 products.lower[block] = scales_a[1] * scale_b;
             }
@@ -121,6 +134,10 @@ public:
     }
 
 private:
+    FP8GEMM_DEVICE float of_block(uint32_t block, uint32_t k_block) const {
+        return __shfl_sync(0xffffffffu, chunk_[block], k_block % kThreadsPerWarp);
+    }
+
     /// Whether columns of a wave lie in a block, in one tile or another.
     FP8GEMM_DEVICE static constexpr bool may_lie_in(uint32_t wave, uint32_t block) {
         return block == 0 ? wave * Shape::kWaveN < kScaleBlock : (wave + 1) * Shape::kWaveN > kBorderStep;

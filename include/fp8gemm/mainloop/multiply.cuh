@@ -81,6 +81,7 @@ private:
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
     uint32_t full_;               ///< address of the full barrier of the stage of `state_`
     StageRelease<Config> release_;
+    float ahead_[Shape::kWavesM][2];  ///< with Scales::kAhead, scales of A of the K block that is multiplied next
 
 public:
     template <class Params>
@@ -171,7 +172,8 @@ private:
 public:
     /// With the first wave of a K block, waits for the block's stage.
     ///
-    /// Weight scales advance beside a multiplication: the one just started, or with two in flight the one before.
+    /// Weight scales advance beside a multiplication: the one just started, or with two in flight the one before. Scales
+    /// that are ahead are asked for with the last wave of the K block before, if the stage is full by then.
     template <uint32_t kWaves>
     FP8GEMM_DEVICE void start(uint32_t wave_of_chunk, Chunk chunk, Flights& flights) {
         if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {
@@ -187,12 +189,13 @@ public:
         }
         if (wave == 0 && !stage_is_full_) {
             ptx::mbarrier_wait(full_, state_.parity);
+            load_ahead(k_block, true);
         }
         flight.stage = state_.stage;
         flight.full = full_;
         const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();
-        const float* source = &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
-        const float scales_a[2] = {source[0], source[8]};
+        const float* source = Scales::kAhead ? ahead_[m] : &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
+        const float scales_a[2] = {source[0], source[Scales::kAhead ? 1 : 8]};
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
         multiply_wave(flight.stage, m, n, flight.block_sums);
         uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);
@@ -208,6 +211,11 @@ public:
         }
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
             scales_.advance(chunk.first_step + kWaves / kWavesPerStep);
+        }
+        if (Scales::kAhead && wave == kWavesPerStep - 1) {
+            // Of the next tile nothing is known yet.
+            stage_is_full_ = stage_is_full_ && k_block + 1 < Shape::kNumSteps;
+            load_ahead(k_block + 1, stage_is_full_);
         }
     }
 
@@ -250,6 +258,20 @@ private:
         state_.advance();
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
         stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);
+    }
+
+    /// Asks for the scales of a K block if its stage, that of `state_`, is full. They are waited for where they are used.
+    FP8GEMM_DEVICE void load_ahead(uint32_t k_block, bool is_full) {
+        if constexpr (Scales::kAhead) {
+            const uint32_t slot = state_.stage * Stages::kBlocksPerStage + share();
+            const uint32_t source = ptx::shared_address(&stages_.scales.a[slot][first_scale_]);
+#pragma unroll
+            for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
+                ptx::load_shared_if(is_full, source + m * Shape::kWaveM * sizeof(float), ahead_[m][0]);
+                ptx::load_shared_if(is_full, source + (m * Shape::kWaveM + 8) * sizeof(float), ahead_[m][1]);
+            }
+            scales_.fetch(k_block);
+        }
     }
 };
 

@@ -32,7 +32,8 @@ public:
     FP8GEMM_DEVICE RowScales(const float*, const OperandStages<Config>& stages, uint32_t first_col, uint32_t)
         : stages_(stages), first_col_(first_col + ptx::lane_index() % 4 * 2) {}
 
-    /// Nothing to do ahead of a stage: its scales come with it.
+    /// Nothing to do ahead of a stage: its scales come with it, more than there are registers for ahead of it.
+    static constexpr bool kAhead = false;
     template <class Tile>
     FP8GEMM_DEVICE void begin(const Tile&) {}
     FP8GEMM_DEVICE void advance(uint32_t) {}

@@ -28,4 +28,17 @@ FP8GEMM_DEVICE void prefetch_l2(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
+/// @p ld.shared::cta.f32: `value` stays as it is where `condition` is false.
+FP8GEMM_DEVICE void load_shared_if(bool condition, uint32_t address, float& value) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.u32 p, %2, 0;\n"
+        "@p ld.shared::cta.f32 %0, [%1];\n"
+        "}"
+        : "+f"(value)
+        : "r"(address), "r"(static_cast<uint32_t>(condition))
+        : "memory");
+}
+
 }  // namespace fp8gemm::ptx
