@@ -27,6 +27,7 @@ from result_plots import calibration as picture  # noqa: E402
 from fp8gemm.cli.arguments import add_chip, parse_positive  # noqa: E402
 from fp8gemm.cli.output import add_json, apart, tell_json  # noqa: E402
 from fp8gemm.errors import Fp8GemmError  # noqa: E402
+from fp8gemm.lab.bench.regimes import Regime  # noqa: E402
 from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
 from fp8gemm.tuning import model  # noqa: E402
 from fp8gemm.tuning.config import TileConfig  # noqa: E402
@@ -62,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def predicted_us(problem: Problem, config: TileConfig, constants: Constants, *, chip: Chip) -> float:
-    """The model's time."""
-    return model.predict(problem, config, chip, constants).total_us
+def predicted_us(row: timings.Row, config: TileConfig, constants: Constants, *, chip: Chip) -> float:
+    """The model's time, in the row's regime: peers in turn share the clock of load that lasts."""
+    cost = model.predict(row.problem, config, chip, constants)
+    return cost.burst_us if row.regime is Regime.BURST else cost.total_us
 
 
 def _tile_of_choice(problem: Problem, chip: Chip) -> TileConfig:
@@ -104,15 +106,23 @@ def _share(text: str) -> float:
 
 
 def _calibrate(options: argparse.Namespace, sweep: timings.Sweep) -> dict[str, Any]:
-    """Print everything; what `--json` writes."""
+    """Print everything, each regime of the sweeps apart; what `--json` writes."""
     chip = options.chip
     print(f"{sweep.heading['gpu']}, {sweep.heading['date']}: {sweep.timings} timings, {len(sweep.rows)} shapes")
     if sweep.unknown:
         print(f"left out: {sweep.unknown.total()} timings of {len(sweep.unknown)} labels that are no candidates")
-    parts: dict[str, Sequence[timings.Row]] = {ALL: sweep.rows}
+    fitted_on: Sequence[timings.Row] = sweep.rows
+    parts: dict[str, Sequence[timings.Row]] = {ALL: fitted_on}
     if options.holdout is not None:
         fitted_on, held_out = timings.split(sweep.rows, options.holdout, options.seed)
         parts = {FITTED: fitted_on, HELD_OUT: held_out}
+    regimes = list(dict.fromkeys(row.regime for row in sweep.rows))
+    if len(regimes) > 1:
+        parts = {
+            f"{name}, {regime.value}": [row for row in rows if row.regime is regime]
+            for name, rows in parts.items()
+            for regime in regimes
+        }
     select = partial(_tile_of_choice, chip=chip) if options.select else None
 
     def judged(constants: Constants) -> list[dict[str, Any]]:
@@ -126,7 +136,7 @@ def _calibrate(options: argparse.Namespace, sweep: timings.Sweep) -> dict[str, A
     judgements = judged(constants)
     if options.fit:
         found = fit.fit(
-            next(iter(parts.values())),
+            fitted_on,
             partial(predicted_us, chip=chip),
             constants,
             only=options.only,

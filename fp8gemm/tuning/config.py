@@ -212,20 +212,22 @@ TILES = (
     Tile(128, 128),
     Tile(128, 192),
     Tile(128, 160),
+    Tile(128, 256),
     Tile(64, 256),
     Tile(64, 192),
     Tile(256, 64),
     Tile(128, 64),
     Tile(64, 128),
 )
-"""Tiles worth compiling; of two that are predicted to cost the same the first is chosen. Of twenty that were measured
-at 152 shapes from 256 rows on, these and the two for the shape's K cost 0.3 % over the fastest (H200, 2026-11-21)."""
+"""Tiles worth compiling; of two that are predicted to cost the same the first is chosen. With the one for the shape's
+K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
+2026-11-23)."""
 
 LONG_K = 1024
-LONG_K_TILES = (Tile(64, 64, warpgroups_k=2), Tile(64, 160, warpgroups_k=2))
+LONG_K_TILES = (Tile(64, 64, warpgroups_k=2),)
 """Tiles that are worth compiling from so much K on alone: adding up the shares of K takes as long as some K blocks."""
-SHORT_K_TILES = (Tile(128, 256), Tile(64, 64))
-"""And for less K alone: longer ones lose 0.1 % by doing without."""
+SHORT_K_TILES = (Tile(64, 64),)
+"""And for less K alone."""
 
 CLUSTER_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))

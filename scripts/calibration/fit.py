@@ -17,7 +17,6 @@ from typing import Any
 from calibration.timings import Row
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.problem import Problem
 
 Constants = Any
 """A frozen dataclass of floats, such as ``fp8gemm.tuning.constants.Constants``."""
@@ -69,7 +68,7 @@ def require_scipy() -> Any:
 
 def fit(
     rows: Sequence[Row],
-    predict: Callable[[Problem, TileConfig, Constants], float],
+    predict: Callable[[Row, TileConfig, Constants], float],
     start: Constants,
     *,
     only: Sequence[str] = (),
@@ -79,7 +78,7 @@ def fit(
 
     Args:
         rows: the shapes to fit on.
-        predict: microseconds of a problem under a config and constants.
+        predict: microseconds of a row's problem, in its regime, under a config and constants.
         start: where the fit begins; constants at 0 stay.
         only: names of the constants to fit, all unless given.
         evaluations: of the model over all timings, about; least squares may take half of them.
@@ -118,7 +117,7 @@ class _Objective:
     def __init__(
         self,
         rows: Sequence[Row],
-        predict: Callable[[Problem, TileConfig, Constants], float],
+        predict: Callable[[Row, TileConfig, Constants], float],
         start: Constants,
         names: Sequence[str],
     ) -> None:
@@ -126,7 +125,7 @@ class _Objective:
         self._np: Any = importlib.import_module("numpy")
         np = self._np
         self._predict, self._start, self._names = predict, start, names
-        self._calls = [(row.problem, config) for row in rows for config, _ in row.timings]
+        self._calls = [(row, config) for row in rows for config, _ in row.timings]
         self._log_us = np.log([us for row in rows for _, us in row.timings])
         sizes = [len(row.timings) for row in rows]
         self._first = np.cumsum([0, *sizes[:-1]])
@@ -178,7 +177,7 @@ class _Objective:
     def _log_predicted(self, vector: Any) -> Any:
         self.evaluations += 1
         constants, predict = self.constants(vector), self._predict
-        return self._np.log([predict(problem, config, constants) for problem, config in self._calls])
+        return self._np.log([predict(row, config, constants) for row, config in self._calls])
 
     def _residuals(self, vector: Any, log_predicted: Any) -> Any:
         """Weighted errors, squares below ``ROBUST`` and straight above (pseudo-Huber), and the pull to the start."""

@@ -13,8 +13,8 @@ from calibration.timings import Row
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Problem
 
-Predict = Callable[[Problem, TileConfig], float]
-"""Microseconds of a problem under a config."""
+Predict = Callable[[Row, TileConfig], float]
+"""Microseconds of a row's problem, in its regime, under a config."""
 
 Select = Callable[[Problem], TileConfig]
 
@@ -51,7 +51,7 @@ def tile(config: TileConfig) -> str:
 
 def predicted_times(rows: Sequence[Row], predict: Predict) -> list[list[float]]:
     """Predicted microseconds, row by row, in the order of its timings."""
-    return [[predict(row.problem, config) for config, _ in row.timings] for row in rows]
+    return [[predict(row, config) for config, _ in row.timings] for row in rows]
 
 
 def predicted_choices(rows: Sequence[Row], predicted: Sequence[Sequence[float]]) -> list[Choice]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fp8gemm.errors import InputError
-from fp8gemm.lab.bench.regimes import Regime
+from fp8gemm.lab.bench.regimes import Regime, parse_regime
 from fp8gemm.tuning.config import TileConfig, candidate_configs
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, StoreKind
@@ -21,10 +21,11 @@ from fp8gemm.tuning.select import why_last
 
 @dataclass(frozen=True)
 class Row:
-    """One shape; ``timings`` are pairs of a candidate and its microseconds, in the candidates' order."""
+    """One shape in one regime; ``timings`` are pairs of a candidate and its microseconds, in the candidates' order."""
 
     problem: Problem
     timings: tuple[tuple[TileConfig, float], ...]
+    regime: Regime = Regime.TURN
 
     @property
     def layer(self) -> tuple[int, int]:
@@ -37,8 +38,8 @@ class Sweep:
     """What was measured on one GPU.
 
     Attributes:
-        heading: ``gpu``, ``regime``, and the distinct ``date``, ``torch`` and ``method`` of the files.
-        rows: every shape with a timing of a known candidate.
+        heading: ``gpu``, and the distinct ``regime``, ``date``, ``torch`` and ``method`` of the files.
+        rows: every shape and regime with a timing of a known candidate.
         unknown: timings that were left out, by label: of no candidate of today, or of one for other shapes.
     """
 
@@ -56,8 +57,8 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
     """The rows of all files that have at least ``least_m`` rows, with the timings of what may be chosen on the chip.
 
     Raises:
-        InputError: a file cannot be read, is no sweep, holds a time that is none, is of another GPU or in another
-            regime than the others, or none is left.
+        InputError: a file cannot be read, is no sweep, holds a time that is none, is of another GPU than the others or
+            in no known regime, or none is left.
     """
     candidates = {config.label: config for config in candidate_configs(StoreKind.TMA)}
     rows: list[Row] = []
@@ -66,18 +67,16 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
     gpus = list(dict.fromkeys(str(result["gpu"]) for result in results))
     if len(gpus) != 1:
         raise InputError(f"expected sweeps of one GPU, got {' and '.join(gpus) or 'none'}")
-    regimes = list(dict.fromkeys(str(result.get("regime", Regime.TURN.value)) for result in results))
-    if len(regimes) != 1:
-        raise InputError(f"expected sweeps in one regime, whose times compare, got {' and '.join(regimes)}")
-    for path, result in zip(paths, results, strict=True):
+    regimes = [parse_regime(str(result.get("regime", Regime.TURN.value))) for result in results]
+    for path, result, regime in zip(paths, results, regimes, strict=True):
         for each in (each for each in result["rows"] if each["m"] >= least_m):
-            row = _row(each, candidates, chip, path)
+            row = _row(each, candidates, chip, path, regime)
             unknown.update(each["us"].keys() - {config.label for config, _ in row.timings})
             if row.timings:
                 rows.append(row)
     if not rows:
         raise InputError(f"expected timings of {', '.join(candidates)}, got {', '.join(unknown) or 'none'}")
-    heading = {"gpu": gpus[0], "regime": regimes[0]} | {
+    heading = {"gpu": gpus[0], "regime": "; ".join(dict.fromkeys(regime.value for regime in regimes))} | {
         key: "; ".join(dict.fromkeys(str(result.get(key, "unknown")) for result in results))
         for key in ("date", "torch", "commit", "headers", "method")
     }
@@ -109,11 +108,11 @@ def _read(path: Path) -> dict[str, Any]:
     return result
 
 
-def _row(each: dict[str, Any], candidates: dict[str, TileConfig], chip: Chip, path: Path) -> Row:
+def _row(each: dict[str, Any], candidates: dict[str, TileConfig], chip: Chip, path: Path, regime: Regime) -> Row:
     us = each["us"]
     for label, time in us.items():
         if not (isinstance(time, (int, float)) and 0 < time < math.inf):
             raise InputError(f"{path}: expected microseconds, got {time!r} for {label} at {each['m']} rows")
     problem = Problem(each["m"], each["n"], each["k"])
     measured = [(config, float(us[label])) for label, config in candidates.items() if label in us]
-    return Row(problem, tuple(timing for timing in measured if not why_last(problem, timing[0], chip)))
+    return Row(problem, tuple(timing for timing in measured if not why_last(problem, timing[0], chip)), regime)

@@ -53,6 +53,10 @@ def predicted_us(problem: Problem, config: TileConfig, constants: Constants) -> 
     return us
 
 
+def of_row(row: Any, config: TileConfig, constants: Constants) -> float:
+    return predicted_us(row.problem, config, constants)
+
+
 def measured(shapes: list[tuple[int, int, int]], constants: Constants = TRUE) -> dict[str, Any]:
     """A sweep in which every candidate took what the stand-in predicts with these constants."""
     rows = []
@@ -97,7 +101,7 @@ def test_sweeps_are_read_with_their_candidates_and_the_rest_is_counted(tmp_path:
         (json.dumps({**HEADING, "rows": [{"m": 1, "n": 2, "k": 16, "us": {LABELS[0]: 0}}]}), "microseconds, got 0 for"),
         (json.dumps({**HEADING, "rows": [{"m": 1, "n": 2, "k": 16, "us": {"gone": 1}}]}), "expected timings of .*gone"),
         (json.dumps({**HEADING, "gpu": "other", "rows": []}), "of one GPU, got NVIDIA H200 and other"),
-        (json.dumps({**HEADING, "regime": "burst", "other": "", "rows": []}), "in one regime.*got turn and burst"),
+        (json.dumps({**HEADING, "regime": "bursts", "rows": []}), "expected turn or burst or sustained, got 'bursts'"),
     ],
 )
 def test_what_is_no_sweep_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
@@ -147,7 +151,7 @@ def test_the_choice_is_the_fastest_predicted_of_those_that_were_measured() -> No
 
 
 def test_a_model_that_is_right_has_neither_error_nor_regret(rows) -> None:
-    part = judge.judged("all", rows, lambda problem, config: predicted_us(problem, config, TRUE))
+    part = judge.judged("all", rows, lambda row, config: predicted_us(row.problem, config, TRUE))
     assert part["error"]["all"] == {
         "timings": sum(len(row.timings) for row in rows),
         "bias": 1.0,
@@ -159,8 +163,8 @@ def test_a_model_that_is_right_has_neither_error_nor_regret(rows) -> None:
 
 
 def test_errors_and_regrets_are_sorted_by_m_and_tile(rows) -> None:
-    def double_in_large_tiles(problem: Problem, config: TileConfig) -> float:
-        return predicted_us(problem, config, TRUE) * (2 if config.block_m * config.block_n >= 128 * 128 else 1)
+    def double_in_large_tiles(row: timings.Row, config: TileConfig) -> float:
+        return predicted_us(row.problem, config, TRUE) * (2 if config.block_m * config.block_n >= 128 * 128 else 1)
 
     part = judge.judged("all", rows, double_in_large_tiles, lambda problem: CANDIDATES[0])
     assert part["error"]["by_tile"]["64x64"]["bias"] == 1 and part["error"]["by_tile"]["128x192"]["bias"] == 2
@@ -174,12 +178,12 @@ def test_errors_and_regrets_are_sorted_by_m_and_tile(rows) -> None:
 
 def test_a_fit_finds_the_constants_that_the_times_were_made_with(rows) -> None:
     pytest.importorskip("scipy", reason="scipy is not installed")
-    found = fit.fit(rows, predicted_us, START, evaluations=400)
+    found = fit.fit(rows, of_row, START, evaluations=400)
     assert found.cost[0] > found.cost[1] >= found.cost[2]
     for name in ("launch_us", "rate", "efficiency"):
         assert getattr(found.constants, name) == pytest.approx(getattr(TRUE, name), rel=0.08), name
     assert found.constants.absent == 0, "a constant at zero is not fitted"
-    part = judge.judged("all", rows, lambda problem, config: predicted_us(problem, config, found.constants))
+    part = judge.judged("all", rows, lambda row, config: predicted_us(row.problem, config, found.constants))
     assert part["regret"]["all"]["mean"] < 0.005
 
     lines = list(fit.pasted(found.constants, START))
@@ -192,14 +196,14 @@ def test_a_fit_finds_the_constants_that_the_times_were_made_with(rows) -> None:
 
 def test_a_fit_moves_only_what_it_is_asked_to_and_no_share_above_one(rows) -> None:
     pytest.importorskip("scipy", reason="scipy is not installed")
-    found = fit.fit(rows, predicted_us, START, only=["rate"], evaluations=60)
+    found = fit.fit(rows, of_row, START, only=["rate"], evaluations=60)
     assert found.constants == replace(START, rate=found.constants.rate) != START
     faster = [
         timings.Row(row.problem, tuple((config, us / 3) for config, us in row.timings)) for row in rows
     ]  # a rate that stays where it is leaves only an efficiency above one
-    assert fit.fit(faster, predicted_us, START, only=["efficiency"], evaluations=60).constants.efficiency <= 1
+    assert fit.fit(faster, of_row, START, only=["efficiency"], evaluations=60).constants.efficiency <= 1
     with pytest.raises(InputError, match="expected constants among launch_us, .*, got typo"):
-        fit.fit(rows, predicted_us, START, only=["typo"])
+        fit.fit(rows, of_row, START, only=["typo"])
 
 
 @pytest.fixture
@@ -232,6 +236,27 @@ def test_the_script_judges_fits_and_writes_what_tables_and_plots_are_drawn_from(
     text = "\n".join(results.SECTIONS["calibration"].draw(result))
     assert text.startswith("NVIDIA H200, 2026-01-02, torch 2.11, ") and ", 3 N x K fitted, 1 N x K held out.\n" in text
     assert "| N x K | M | timings |" in text and f"| held out | all | {few} | " in text and "`select`" not in text
+
+
+def test_regimes_are_predicted_and_judged_apart(monkeypatch, tmp_path, capsys) -> None:
+    """Bursts take less in the stand-in by a third, and so do the times of the sweep."""
+
+    def with_bursts(problem: Problem, config: TileConfig, chip: Chip, constants: Constants = TRUE) -> Any:
+        us = predict(problem, config, chip, TRUE).total_us
+        return SimpleNamespace(total_us=us, burst_us=us / 1.5)
+
+    monkeypatch.setattr(calibrate, "model", SimpleNamespace(predict=with_bursts))
+    lasting, bursts = ({**measured(SHAPES), "regime": name} for name in ("sustained", "burst"))
+    for row in bursts["rows"]:
+        row["us"] = {label: us / 1.5 for label, us in row["us"].items()}
+    sweeps = [written(tmp_path, f"{sweep['regime']}.json", sweep) for sweep in (lasting, bursts)]
+    out = tmp_path / "c.json"
+    assert calibrate.main([*map(str, sweeps), "--json", str(out)]) == 0
+    capsys.readouterr()
+    result = json.loads(out.read_text())
+    assert result["regime"] == "sustained; burst"
+    assert [part["name"] for part in result["parts"]] == ["all, sustained", "all, burst"]
+    assert all(part["error"]["all"]["p90"] == 0 for part in result["parts"])
 
 
 def test_the_script_judges_the_librarys_choice_on_request(stand_in, tmp_path, capsys) -> None:
