@@ -103,6 +103,7 @@ _INPUT = InputType.BFLOAT16
 SAMPLES = {
     "plain": _product(_PROBLEM, _TILE),
     "tall": _product(_PROBLEM, TileConfig(256, 64, 3, waves_in_flight=2)),
+    "ahead": _product(_PROBLEM, TileConfig(256, 128, 3)),
     "long": _product(replace(_PROBLEM, k=16384), _TILE),
     "long_one_wave": _product(replace(_PROBLEM, k=16384), TileConfig(128, 96, 3)),
     "border": _product(_PROBLEM, TileConfig(128, 96, 3, waves_in_flight=2)),

@@ -16,7 +16,6 @@ _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 _WAIT_FULL = """\
         if (wave == 0 && !stage_is_full_) {
             ptx::mbarrier_wait(full_, state_.parity);
-        }
 """
 _ADVANCE = """\
         state_.advance();
@@ -61,7 +60,7 @@ _OPERAND_RING = (
     race(
         "full-not-awaited",
         "consumers multiply a stage without waiting for its data",
-        Edit(_MULTIPLY, _WAIT_FULL, ""),
+        Edit(_MULTIPLY, _WAIT_FULL, _WAIT_FULL.splitlines(keepends=True)[0]),
     ),
     race(
         "look-ahead-believed",

@@ -33,8 +33,15 @@ _SCALES_OF_A = (
     Mutant(
         "rows-share-a-scale",
         "the lower of a thread's two rows takes the scale of the upper, 8 rows above",
-        (Edit(_MULTIPLY, "{source[0], source[8]}", "{source[0], source[0]}"),),
+        (Edit(_MULTIPLY, "source[Scales::kAhead ? 1 : 8]}", "source[0]}"),),
         _EXACT,
+    ),
+    Mutant(
+        "rows-ahead-share-a-scale",
+        "so it is where scales are loaded ahead",
+        (Edit(_MULTIPLY, "(m * Shape::kWaveM + 8) * sizeof", "m * Shape::kWaveM * sizeof"),),
+        under("256x128"),
+        sample="ahead",
     ),
     Mutant(
         "waves-share-scales",
@@ -42,6 +49,20 @@ _SCALES_OF_A = (
         (Edit(_MULTIPLY, "[slot][first_scale_ + m * Shape::kWaveM]", "[slot][first_scale_]"),),
         under("256x64", "256x128"),
         sample="tall",
+    ),
+    Mutant(
+        "waves-ahead-share-scales",
+        "so it is where scales are loaded ahead",
+        (Edit(_MULTIPLY, "source + m * Shape::kWaveM * sizeof(float)", "source"),),
+        under("256x128"),
+        sample="ahead",
+    ),
+    Mutant(
+        "scales-ahead-of-the-next-tile",
+        "behind the last K block of a tile scales are loaded ahead, with the weight's of this tile",
+        (Edit(_MULTIPLY, " && k_block + 1 < Shape::kNumSteps;", ";"),),
+        ("tests/gpu/test_configs.py::test_any_number_of_sms_gives_the_same_bits[256x128-c1x1-1]",),
+        sample="ahead",
     ),
 )
 

@@ -37,7 +37,7 @@ _BLOCKS = (
     _share(
         "shares-scaled-by-the-same-of-a",
         "both warpgroups take the scales of A that are the first one's",
-        Edit(_MULTIPLY, "* Stages::kBlocksPerStage + share();", "* Stages::kBlocksPerStage;"),
+        Edit(_MULTIPLY, "flight.stage * Stages::kBlocksPerStage + share()", "flight.stage * Stages::kBlocksPerStage"),
     ),
     _share(
         "shares-scaled-by-the-same-of-b",
