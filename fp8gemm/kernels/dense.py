@@ -49,10 +49,13 @@ class DenseKernel(SingleKernel):
         return shared_bytes(config, problem.store, problem.output, problem.scaling)
 
     def grid(self, m: int) -> int:
-        """CTAs that a launch for M rows has: one per SM, or fewer when there are fewer tiles."""
-        cluster_rows = -(-m // (self.config.block_m * self.config.cluster_m))
-        cluster_cols = -(-self.problem.n // (self.config.block_n * self.config.cluster_n))
-        return min(countable(cluster_rows * cluster_cols), self._max_clusters) * self.config.cluster_size
+        """CTAs that a launch for M rows has: one per SM, or fewer when there are fewer tiles. Where a cluster divides K, it
+        has one tile."""
+        config = self.config
+        cluster_rows = -(-m // (config.block_m * config.cluster_m))
+        cluster_cols = -(-self.problem.n // (config.block_n * config.cluster_n))
+        tiles = countable(cluster_rows * cluster_cols)
+        return (min(tiles, self._max_clusters) if config.split_k == 1 else tiles) * config.cluster_size
 
     def _encode(
         self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock

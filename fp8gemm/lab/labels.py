@@ -10,8 +10,8 @@ from fp8gemm.quoting import quoted
 from fp8gemm.tuning.config import Tile, TileConfig, deepest_config, divided, staged_parts, violations
 from fp8gemm.tuning.problem import Problem, StoreKind
 
-_LABEL = re.compile(r"(\d{1,3})x(\d{1,3})(?:-k(\d))?(?:-s(\d))?(?:-c(\d)x(\d))?")
-EXPECTED = "a label such as 128x256-s4-c1x1, of which -s4 and -c1x1 may be left out"
+_LABEL = re.compile(r"(\d{1,3})x(\d{1,3})(?:-k(\d))?(?:-s(\d))?(?:-c(\d)x(\d))?(?:-split(\d))?")
+EXPECTED = "a label such as 128x256-s4-c1x1, of which -s4 and -c1x1 may be left out, or 128x128-split2"
 
 
 def parse_label(text: str) -> str:
@@ -34,8 +34,8 @@ def labelled_config(label: str, problem: Problem) -> TileConfig:
     """
     found = _LABEL.fullmatch(parse_label(label))
     assert found is not None
-    block_m, block_n, shares, stages, cluster_m, cluster_n = (int(part) if part else 0 for part in found.groups())
-    tile = Tile(block_m, block_n, shares or 1, cluster_m or 1, cluster_n or 1)
+    block_m, block_n, shares, stages, cluster_m, cluster_n, split = (int(part or 0) for part in found.groups())
+    tile = Tile(block_m, block_n, shares or 1, cluster_m or 1, cluster_n or 1, split or 1)
     as_written = problem.store, problem.output, problem.scaling
     if not stages:
         config = deepest_config(tile, *as_written)

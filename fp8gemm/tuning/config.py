@@ -19,6 +19,8 @@ CONSUMER_WARPGROUPS = 2
 PROMOTION_REGISTERS = 200
 """Of a thread's 232: what addresses, scales and the loop need is left."""
 MAX_STAGING_COLS = 32
+MAX_SPLIT = 4
+"""CTAs that divide K: of a cluster of more, an H200 holds too few at once."""
 
 
 class Tile(NamedTuple):
@@ -29,6 +31,7 @@ class Tile(NamedTuple):
     warpgroups_k: int = 1
     cluster_m: int = 1
     cluster_n: int = 1
+    split_k: int = 1
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class TileConfig:
         warpgroups_m, warpgroups_n: how the consumer warpgroups divide the tile.
         warpgroups_k: consumer warpgroups that share K instead: a stage holds a K block for each, and their sums are
             added at the end of a tile.
+        split_k: CTAs of a cluster that divide K instead of sharing operands: one cluster computes a tile.
         waves_in_flight: waves that a warpgroup has started at a time; two overlap promotion and tensor work.
         staging_slots: parts of the output that a warpgroup can have on their way from registers to a TMA store.
         raster_band: height, in cluster tiles, of the bands in which the output is walked.
@@ -56,6 +60,7 @@ class TileConfig:
     warpgroups_m: int = 2
     warpgroups_n: int = 1
     warpgroups_k: int = 1
+    split_k: int = 1
     waves_in_flight: int = 1
     staging_slots: int = 2
     block_k: int = 128
@@ -64,12 +69,12 @@ class TileConfig:
     @property
     def tile(self) -> Tile:
         """What the config was made for."""
-        return Tile(self.block_m, self.block_n, self.warpgroups_k, self.cluster_m, self.cluster_n)
+        return Tile(self.block_m, self.block_n, self.warpgroups_k, self.cluster_m, self.cluster_n, self.split_k)
 
     @property
     def cluster_size(self) -> int:
         """CTAs of a cluster."""
-        return self.cluster_m * self.cluster_n
+        return self.cluster_m * self.cluster_n * self.split_k
 
     @property
     def threads(self) -> int:
@@ -93,8 +98,8 @@ class TileConfig:
         return self.block_m * self.block_n // (WAVE_ROWS * self.wave_cols)
 
     def whole_k_blocks(self, k_blocks: int) -> int:
-        """K blocks that a CTA multiplies where there are so many: as many for each share of K, zeros past the end."""
-        return -(-k_blocks // self.warpgroups_k) * self.warpgroups_k
+        """K blocks that a CTA multiplies where a tile has so many: as many for each share of K, zeros past the end."""
+        return -(-k_blocks // (self.warpgroups_k * self.split_k)) * self.warpgroups_k
 
     def stage_bytes(self, scaling: Scaling = Scaling.BLOCK) -> int:
         """Bytes that arrive in a CTA per stage: K blocks of A and B, and the scales of the rows."""
@@ -116,7 +121,8 @@ class TileConfig:
     def label(self) -> str:
         """Short name, safe in a path."""
         shares = f"-k{self.warpgroups_k}" if self.warpgroups_k > 1 else ""
-        return f"{self.block_m}x{self.block_n}{shares}-s{self.stages}-c{self.cluster_m}x{self.cluster_n}"
+        split = f"-split{self.split_k}" if self.split_k > 1 else ""
+        return f"{self.block_m}x{self.block_n}{shares}-s{self.stages}-c{self.cluster_m}x{self.cluster_n}{split}"
 
 
 def staged_part(config: TileConfig) -> tuple[int, int]:
@@ -132,7 +138,7 @@ def staged_parts(config: TileConfig) -> int:
 
 def _stored_cols(config: TileConfig) -> int:
     """Columns that a warpgroup writes. Those that shared K divide the columns once their sums are added."""
-    return config.block_n // (config.warpgroups_n * config.warpgroups_k)
+    return config.block_n // (config.warpgroups_n * config.warpgroups_k * config.split_k)
 
 
 def shared_bytes(
@@ -151,6 +157,9 @@ def shared_bytes(
     size = align(config.stages * (of_stage + 2 * BARRIER_BYTES), 1024)
     if config.warpgroups_k > 1:
         size += config.block_m * config.block_n * 4 // 2  # half of a tile's sums change hands at a time
+    if config.split_k > 1:  # what the other CTAs have of this one's columns, and its barrier
+        of_cta = config.block_m * config.block_n * 4 // config.split_k
+        size += align((config.split_k - 1) * of_cta + BARRIER_BYTES, 1024)
     if store is StoreKind.TMA:
         rows, cols = staged_part(config)
         size += align(config.warpgroups * config.staging_slots * (rows * cols * output.bytes + 2 * BARRIER_BYTES), 1024)
@@ -165,6 +174,8 @@ def violations(
 ) -> list[str]:
     """Why the kernel cannot be built or launched with this config; empty if it can."""
     divided = f"{config.warpgroups_m} x {config.warpgroups_n} x {config.warpgroups_k}"
+    if not 1 <= config.split_k <= MAX_SPLIT:
+        return [f"1 to {MAX_SPLIT} CTAs of a cluster divide K, not {config.split_k}"]
     if min(config.warpgroups_m, config.warpgroups_n, config.warpgroups_k) < 1:
         return [f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {divided}"]  # no other rule has a meaning then
     found = []
@@ -183,6 +194,13 @@ def violations(
             f"K is shared by warpgroups with one wave of {WAVE_ROWS} rows and a multiple of 32 columns, "
             f"not {config.block_m} x {config.block_n}"
         )
+    if config.split_k > 1:
+        if config.warpgroups_k * config.cluster_m * config.cluster_n > 1:
+            found.append("CTAs divide K where neither warpgroups share it nor operands are multicast")
+        if warpgroup_cols % (16 * config.split_k) or warpgroup_cols // config.split_k > MAX_WAVE_COLS:
+            found.append(
+                f"{warpgroup_cols} columns of a warpgroup do not divide among {config.split_k} CTAs into multiples of 16"
+            )
     border_step = gcd(warpgroup_cols, SCALE_BLOCK)
     if scaling is Scaling.BLOCK and SCALE_BLOCK - border_step + warpgroup_cols > 2 * SCALE_BLOCK:
         found.append(
@@ -192,7 +210,7 @@ def violations(
         found.append(f"block_n = {config.block_n} exceeds a TMA box of {hopper.MAX_BOX_ROWS} rows")
     if scaling is Scaling.ROW and config.block_n % 32:
         found.append(f"block_n = {config.block_n} row scales of a stage do not end on the 128 bytes that TMA writes to")
-    if config.cluster_size not in (1, 2):
+    if config.cluster_m * config.cluster_n not in (1, 2):
         found.append(f"a cluster has one or two CTAs, not {config.cluster_m} x {config.cluster_n}")
     if config.staging_slots < 1:
         found.append(f"{config.staging_slots} staging slots cannot hold a part of the output")

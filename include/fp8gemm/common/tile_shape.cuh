@@ -3,6 +3,9 @@
 // Warpgroups divide its rows, its columns, or the K blocks of each stage. Sharing K gives narrow tiles waves of their
 // whole width, which read less from shared memory for each product; it costs an addition at the end of a tile.
 //
+// The CTAs of a cluster can divide K too, where there are fewer tiles than SMs: each multiplies its K blocks of the tile,
+// then sums and writes its share of every warpgroup's columns (split_reduction.cuh).
+//
 // A wave is what one chain of WGMMAs computes: 64 rows by at most 192 columns. Its block sums need a register for
 // every accumulator of the wave, on top of those of the whole tile, so the widest parts are two waves wide.
 #pragma once
@@ -24,9 +27,9 @@ struct TileShape {
     static constexpr uint32_t kBlockN = Config::kBlockN;
     static constexpr uint32_t kBlockK = Config::kBlockK;
     static constexpr uint32_t kNumKBlocks = ceil_div(Config::kK, kBlockK);
-    /// Stages that a tile takes: each holds one K block of every share of K. In the last, some may lie past the end of K
-    /// and are zeros.
-    static constexpr uint32_t kNumSteps = ceil_div(kNumKBlocks, Config::kWarpgroupsK);
+    /// Stages that a CTA's part of a tile takes: each holds one K block of every warpgroup's share. In the last ones, some
+    /// may lie past the end of K and are zeros.
+    static constexpr uint32_t kNumSteps = ceil_div(kNumKBlocks, Config::kWarpgroupsK * Config::kSplitK);
 
     static constexpr uint32_t kWarpgroupsOfShare = Config::kWarpgroupsM * Config::kWarpgroupsN;
     static constexpr uint32_t kWarpgroups = kWarpgroupsOfShare * Config::kWarpgroupsK;
@@ -39,12 +42,15 @@ struct TileShape {
     static constexpr uint32_t kWavesN = kWarpgroupCols / kWaveN;
     static constexpr uint32_t kWaveRegisters = kWaveM * kWaveN / kThreadsPerWarpgroup;
 
-    static constexpr uint32_t kClusterSize = Config::kClusterM * Config::kClusterN;
+    /// CTAs that load operands for each other, and those of a cluster, which may divide K instead.
+    static constexpr uint32_t kSharers = Config::kClusterM * Config::kClusterN;
+    static constexpr uint32_t kClusterSize = kSharers * Config::kSplitK;
 
     static_assert(kBlockK == kScaleBlock, "promotion happens once per K block, so a K block is one scale block");
     static_assert(kBlockM % (Config::kWarpgroupsM * kWaveM) == 0, "rows divide into 64-row waves");
     static_assert(kBlockN % Config::kWarpgroupsN == 0 && kWarpgroupCols % kWaveN == 0, "columns divide into waves");
     static_assert(kWaveN % 16 == 0, "the epilogue stages 16 columns at a time");
+    static_assert(kSharers == 1 || Config::kSplitK == 1, "a cluster shares operands or divides K");
 
     /// Accumulators of one thread: one row of registers per wave.
     using Accumulators = float[kWavesM][kWavesN][kWaveRegisters];
@@ -63,13 +69,23 @@ struct Borders {
 
 template <class Config>
 struct SummedConfig : Config {
+    static constexpr uint32_t kBlockN = Config::kBlockN / Config::kSplitK;
+    static constexpr uint32_t kSplitK = 1;
     static constexpr uint32_t kWarpgroupsN = Config::kWarpgroupsN * Config::kWarpgroupsK;
     static constexpr uint32_t kWarpgroupsK = 1;
 };
 
-/// A config as the epilogue sees it: once the shares of K are added up, the warpgroups that had them divide the columns.
+/// A config as the epilogue sees it: once the shares of K are added up, the warpgroups or CTAs that had them divide the
+/// columns.
 template <class Config>
-using Summed = Conditional<Config::kWarpgroupsK == 1, Config, SummedConfig<Config>>;
+using Summed = Conditional<Config::kWarpgroupsK * Config::kSplitK == 1, Config, SummedConfig<Config>>;
+
+/// Columns from one warpgroup's part of the tile to the next one's.
+template <class Config>
+constexpr uint32_t kWarpgroupPitch = Config::kBlockN / Config::kWarpgroupsN;
+/// Between them may be columns that other CTAs sum.
+template <class Config>
+constexpr uint32_t kWarpgroupPitch<SummedConfig<Config>> = Config::kBlockN / SummedConfig<Config>::kWarpgroupsN;
 
 /// The first row of a wave that a warp holds; `warp` counts through the CTA.
 FP8GEMM_HOST_DEVICE uint32_t first_row_of_warp(uint32_t warp) {
@@ -84,7 +100,7 @@ struct WarpgroupOrigin {
 
     FP8GEMM_HOST_DEVICE explicit WarpgroupOrigin(uint32_t warpgroup)
         : row(warpgroup % Shape::kWarpgroupsOfShare / Config::kWarpgroupsN * Shape::kWarpgroupRows),
-          col(warpgroup % Config::kWarpgroupsN * Shape::kWarpgroupCols) {}
+          col(warpgroup % Config::kWarpgroupsN * kWarpgroupPitch<Config>) {}
 };
 
 }  // namespace fp8gemm

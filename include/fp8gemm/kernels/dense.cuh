@@ -12,20 +12,24 @@
 // Shared memory (SharedStorage)
 //   operands.a, .b, .scales          kStages x K blocks: one, or one for each warpgroup
 //   operands.ring                    kStages x {full, empty}
-//   reduction                        with K shared by the warpgroups: half of a tile's sums
+//   reduction                        with K shared by the warpgroups: half of a tile's sums; with K divided by the cluster:
+//                                    what the other CTAs have of this one's columns, and the barrier that counts it
 //   epilogue                         with TMA store: staging slots and their ring for each consumer warpgroup
 //   groups                           of a grouped product: see grouped.cuh
 //
 // Barriers               arrives                                       count                       first wait, parity
 //   operands.ring.full   load thread (expect_tx) + the bytes           1                           multiply, 0
-//   operands.ring.empty  a lane of each consumer warp of the cluster   cluster size x warps        load, 1
+//   operands.ring.empty  a lane of each consumer warp of the sharers   sharers x warps             load, 1
 //   epilogue ring.full   a lane of each warp of the warpgroup          4                           store, 0
 //   epilogue ring.empty  the store thread                              1                           multiply, 1
+//   reduction.full       set up (expect_tx) + the bytes, K divided     1                           multiply, 0, once
 //   kFirstShareGiven     both consumer warpgroups, K shared            256                         multiply, once a tile
 //   kSecondShareGiven    both consumer warpgroups, K shared            256                         multiply, once a tile
 //   the CTA's own, or    every thread                                  all threads, of the         all: when barriers are
-//   the cluster's                                                      cluster if there is one     initialised; in a cluster,
-//                                                                                                  before a CTA ends
+//   the cluster's                                                      cluster if it shares        initialised; in such a
+//                                                                      operands                    cluster, before a CTA ends
+//   the cluster's        every thread, K divided                       all threads of the cluster  multiply, once: before sums
+//                                                                                                  go to other CTAs
 #pragma once
 
 #include "fp8gemm/epilogue/addends.cuh"
@@ -35,9 +39,11 @@
 #include "fp8gemm/kernels/params.cuh"
 #include "fp8gemm/mainloop/load.cuh"
 #include "fp8gemm/mainloop/multiply.cuh"
+#include "fp8gemm/mainloop/split_reduction.cuh"
 #include "fp8gemm/mainloop/warpgroup_reduction.cuh"
 #include "fp8gemm/ptx/cluster.cuh"
 #include "fp8gemm/scheduler/persistent.cuh"
+#include "fp8gemm/scheduler/split.cuh"
 
 namespace fp8gemm {
 
@@ -50,7 +56,7 @@ using EpiloguePolicy =
 /// The groups of a single product: none, and nothing to know of them. grouped.cuh has the other such policy.
 template <class Config>
 struct SingleProduct {
-    using Schedule = PersistentSchedule<Config>;
+    using Schedule = Conditional<Config::kSplitK == 1, PersistentSchedule<Config>, SplitSchedule<Config>>;
 
     struct SharedStorage {};
 
@@ -66,7 +72,7 @@ template <class Config, class Groups = SingleProduct<Config>>
 struct Dense {
     using Shape = TileShape<Config>;
     using Schedule = typename Groups::Schedule;
-    using Reduction = WarpgroupReduction<Config>;
+    using Reduction = Conditional<Config::kSplitK == 1, WarpgroupReduction<Config>, SplitReduction<Config>>;
     using Output = Summed<Config>;
     using Epilogue = EpiloguePolicy<Output>;
 
@@ -75,7 +81,7 @@ struct Dense {
     static constexpr uint32_t kMultiplyRegisters = 232;
 
     static_assert(Shape::kWarpgroups == 2, "the register split below is for one load and two consumer warpgroups");
-    static_assert(Shape::kClusterSize <= 2, "operands are multicast to at most one other CTA");
+    static_assert(Shape::kSharers <= 2, "operands are multicast to at most one other CTA");
 
     using Params = KernelParams;
 
@@ -119,11 +125,15 @@ private:
     static FP8GEMM_DEVICE void set_up(const Params& params, SharedStorage& shared, uint32_t warp) {
         if (warp == 0 && ptx::elect_one()) {
             OperandLoader<Config>::prefetch_maps(params);
-            shared.operands.ring.initialize(1, Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);
+            shared.operands.ring.initialize(1, Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);
+            shared.reduction.initialize();
             shared.epilogue.initialize();
             ptx::fence_mbarrier_init();
         }
         synchronize();
+        if constexpr (Config::kSplitK > 1) {
+            ptx::cluster_arrive();
+        }
         ptx::wait_for_previous_grids();
         Groups::prepare(params, shared.groups);
     }
@@ -152,15 +162,16 @@ private:
     }
 
     /// A CTA may not exit while another of its cluster can still write to its shared memory or arrive at its barriers.
+    /// Where the cluster divides K, it has waited for all that is ever written to it.
     static FP8GEMM_DEVICE void tear_down() {
-        if constexpr (Shape::kClusterSize > 1) {
+        if constexpr (Shape::kSharers > 1) {
             synchronize();
         }
     }
 
-    /// All threads of the cluster.
+    /// All threads of the CTAs that share operands.
     static FP8GEMM_DEVICE void synchronize() {
-        if constexpr (Shape::kClusterSize > 1) {
+        if constexpr (Shape::kSharers > 1) {
             __syncwarp();
             ptx::cluster_sync();
         } else {

@@ -39,6 +39,7 @@ private:
     uint32_t first_col_;  ///< of the warpgroup in the CTA tile
     uint32_t share_;      ///< of K that is the warpgroup's
     uint32_t border_;
+    uint32_t first_of_cta_;       ///< K block of the tile
     const float* rows_[kBlocks];  ///< the scales of each block's rows
     float chunk_[kBlocks];
     float next_[kBlocks];
@@ -58,7 +59,8 @@ public:
     /// Asks for the first scales of a tile.
     template <class Tile>
     FP8GEMM_DEVICE void begin(const Tile& tile) {
-        const uint32_t col = tile.col_of_d() + first_col_;
+        const uint32_t col = tile.first_col() + first_col_;
+        first_of_cta_ = tile.first_k_block();
         border_ = kScaleBlock - col % kScaleBlock;
 #pragma unroll
         for (uint32_t block = 0; block < kBlocks; ++block) {
@@ -144,7 +146,7 @@ private:
     }
 
     FP8GEMM_DEVICE float load(uint32_t block, uint32_t first_k_block) const {
-        const uint32_t k_block = (first_k_block + ptx::lane_index()) * Config::kWarpgroupsK + share_;
+        const uint32_t k_block = first_of_cta_ + (first_k_block + ptx::lane_index()) * Config::kWarpgroupsK + share_;
         // NOTE: Not __ldg, which is for memory that nobody writes while this kernel runs: with programmatic dependent launch
         // it may have been running when the kernel ahead wrote them. Plain loads see what was written before the wait.
         return k_block < Shape::kNumKBlocks ? rows_[block][k_block] : 0.0f;

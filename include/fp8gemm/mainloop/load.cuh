@@ -25,7 +25,7 @@ class OperandLoader : Tracer<Config, Track::kLoad> {
 
     static constexpr uint32_t kPartOfA = Shape::kBlockM / Config::kClusterN;
     static constexpr uint32_t kPartOfB = Shape::kBlockN / Config::kClusterM;
-    static constexpr uint16_t kAllOfCluster = (1u << Shape::kClusterSize) - 1;
+    static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
 
     /// What a tile's stages hold of A.
     struct RowsOfA {
@@ -97,7 +97,7 @@ private:
         const TensorMap* map = in_part == kPartOfA ? &map_a_ : &map_a_tail_;
         const uint32_t missing = Shape::kBlockM - rows_from(row, Shape::kBlockM);
         // Only in a cluster can a whole tile, or a whole part of one, lie past the end of M.
-        const bool has_none = Shape::kClusterSize > 1 && in_part == 0;
+        const bool has_none = Shape::kSharers > 1 && in_part == 0;
         return {has_none ? nullptr : map, Stages::kBytes - missing * Stages::kRowBytesA};
     }
 
@@ -135,7 +135,7 @@ private:
         if constexpr (Config::kScaling == Scaling::kRow) {
             ptx::tma_load_2d(stages_.scales.b[slot], map_scales_b_, full, row_b, k_block);
         }
-        if (Shape::kClusterSize == 1 || rows.map != nullptr) {
+        if (Shape::kSharers == 1 || rows.map != nullptr) {
             load_part<Config::kClusterN, kPartOfA>(stages_.a[slot], *rows.map, full, k, row_a, rank_n_);
         }
         load_part<Config::kClusterM, kPartOfB>(stages_.b[slot], map_b_, full, k, row_b, rank_m_);
@@ -149,7 +149,7 @@ private:
             ptx::tma_load_2d(tile, map, full, k, row);
         } else {
             // With a cluster of two there is one operand in common, and both CTAs take part.
-            static_assert(kSharers == Shape::kClusterSize, "multicast goes to the whole cluster");
+            static_assert(kSharers == Shape::kSharers, "multicast goes to the whole cluster");
             const uint32_t first = rank * kPartRows;
             ptx::tma_load_2d_multicast(tile + first * Shape::kBlockK, map, full, k, row + first, kAllOfCluster);
         }

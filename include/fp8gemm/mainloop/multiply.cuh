@@ -115,7 +115,7 @@ public:
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
     FP8GEMM_DEVICE void mark_sum(TileCoordinate tile) {
-        if constexpr (Config::kWarpgroupsK > 1) {
+        if constexpr (Config::kWarpgroupsK * Config::kSplitK > 1) {
             this->mark(Activity::kAddShares, tile);
         }
     }

@@ -59,14 +59,14 @@ private:
     /// One arrival per warp at every CTA that writes into this one's stage. Loads are instructions of whole warps, so that
     /// it is enough if the lane that arrives has waited for them.
     FP8GEMM_DEVICE void arrive_empty(uint32_t full) {
-        constexpr uint32_t kClusterSize = TileShape<Config>::kClusterSize;
+        constexpr uint32_t kSharers = TileShape<Config>::kSharers;
         constexpr uint32_t kFromFullToEmpty = sizeof(Ring::full);
         __syncwarp();
-        if constexpr (kClusterSize == 1) {
+        if constexpr (kSharers == 1) {
             if ((lane_ | nobody_) == 0) {
                 ptx::mbarrier_arrive<kFromFullToEmpty>(full);
             }
-        } else if ((lane_ | nobody_) < kClusterSize) {
+        } else if ((lane_ | nobody_) < kSharers) {
             ptx::mbarrier_arrive_cluster(full + kFromFullToEmpty, lane_);
         }
     }

@@ -19,7 +19,9 @@ template <class Config, uint32_t kShares = Config::kWarpgroupsK>
 struct WarpgroupReduction {
     static_assert(kShares == 1, "K is divided among two warpgroups at most");
 
-    struct SharedStorage {};
+    struct SharedStorage {
+        static FP8GEMM_DEVICE void initialize() {}
+    };
 
     using Accumulators = typename TileShape<Config>::Accumulators;
 
@@ -41,6 +43,8 @@ struct WarpgroupReduction<Config, 2> {
     /// Both directions use the same places: a thread's partner has read one before it writes there.
     struct SharedStorage {
         alignas(1024) float4 sums[kHalf / 4][kThreadsPerWarpgroup];
+
+        static FP8GEMM_DEVICE void initialize() {}
     };
 
     /// By both warpgroups. The one of the first share is left with the totals of the left half of the columns, the other

@@ -12,8 +12,11 @@ template <class Config>
 struct PlainTile : TileCoordinate {
     FP8GEMM_HOST_DEVICE uint32_t row_of_a() const { return m * Config::kBlockM; }
     FP8GEMM_HOST_DEVICE uint32_t row_of_b() const { return n * Config::kBlockN; }
+    /// Of the tile; the scales of B are those of its columns.
+    FP8GEMM_HOST_DEVICE uint32_t first_col() const { return n * Config::kBlockN; }
     FP8GEMM_HOST_DEVICE uint32_t row_of_d() const { return m * Config::kBlockM; }
-    FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return n * Config::kBlockN; }
+    /// The first column that the CTA writes.
+    FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return first_col(); }
     /// The row of D behind the last that may be written, where A has so many rows.
     FP8GEMM_HOST_DEVICE uint32_t end_of_d(uint32_t rows) const { return rows; }
     FP8GEMM_HOST_DEVICE static constexpr uint32_t first_k_block() { return 0; }
@@ -25,6 +28,18 @@ struct PlainTile : TileCoordinate {
     FP8GEMM_HOST_DEVICE static constexpr uint32_t skipped_scales_a() { return 0; }
     /// The first 128-row block of the tile's B among all there are scales of.
     FP8GEMM_HOST_DEVICE static constexpr uint32_t first_block_of_b() { return 0; }
+};
+
+/// One CTA's part of a tile of which the cluster divides K: a share of the K blocks, and of each warpgroup's columns.
+template <class Config>
+struct SplitTilePart : PlainTile<Config> {
+    uint32_t share;
+
+    FP8GEMM_HOST_DEVICE uint32_t col_of_d() const {
+        return this->first_col() + share * TileShape<SummedConfig<Config>>::kWarpgroupCols;
+    }
+    FP8GEMM_HOST_DEVICE uint32_t first_k_block() const { return share * TileShape<Config>::kNumSteps; }
+    FP8GEMM_HOST_DEVICE uint32_t block_of_scales_a() const { return first_k_block(); }
 };
 
 /// A tile of one group's product. Its coordinates count from the group's first.
@@ -41,8 +56,9 @@ struct GroupedTile : TileCoordinate {
     FP8GEMM_HOST_DEVICE uint32_t row_of_b() const {
         return (kOfColumns ? 0 : group * Config::kN) + n * Config::kBlockN;
     }
+    FP8GEMM_HOST_DEVICE uint32_t first_col() const { return n * Config::kBlockN; }
     FP8GEMM_HOST_DEVICE uint32_t row_of_d() const { return first_row_of_d + m * Config::kBlockM; }
-    FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return n * Config::kBlockN; }
+    FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return first_col(); }
     FP8GEMM_HOST_DEVICE uint32_t end_of_d(uint32_t rows) const { return kOfColumns ? first_row_of_d + rows : end; }
     FP8GEMM_HOST_DEVICE uint32_t first_k_block() const { return kOfColumns ? begin : 0; }
     FP8GEMM_HOST_DEVICE uint32_t steps() const { return kOfColumns ? end - begin : TileShape<Config>::kNumSteps; }
