@@ -10,6 +10,9 @@ from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.quoting import quoted
 
+GPCS = 8
+"""Groups of SMs in a GPU; a cluster lies in one of them."""
+
 SHARED_BYTES_PER_CTA = 227 * 1024
 """Shared memory one CTA may ask for: 228 KB an SM, 1 KB of it reserved for the system."""
 
@@ -53,6 +56,13 @@ class Chip:
     power_watts: float = 700.0
     max_clock_mhz: float = 1980.0
     limited: bool = False
+
+    def clusters(self, ctas: int) -> int:
+        """Clusters of so many CTAs that it holds at once, one CTA to an SM; at least one."""
+        if ctas <= 2:  # two SMs of a TPC are in one GPC
+            return max(self.num_sms // ctas, 1)
+        gpcs = min(GPCS, self.num_sms)
+        return max(gpcs * (self.num_sms // gpcs // ctas), 1)
 
 
 CHIPS = {

@@ -109,9 +109,12 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     epilogue += staged_parts(config) * constants.part_cycles
     if config.warpgroups_k > 1:
         epilogue += constants.exchange_cycles + pieces * constants.exchange_piece_cycles
-    l2 = (
-        problem.k_blocks * config.block_bytes(scaling) * (constants.multicast_share if config.cluster_size > 1 else 1.0)
-    )
+    if config.split_k > 1:
+        sent = pieces * (config.split_k - 1) / config.split_k
+        epilogue += constants.split_cycles + sent * constants.split_piece_cycles
+    is_shared = config.cluster_m * config.cluster_n > 1
+    l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling)
+    l2 *= constants.multicast_share if is_shared else 1.0
     return TileCost(
         tensor, shared, latency, block, epilogue, config.whole_k_blocks(problem.k_blocks) * block + epilogue, l2
     )
@@ -141,7 +144,7 @@ class Predictor:
             config.block_n * config.cluster_n,
         )
         self._cluster_cols = -(-problem.n // self._cols_of_cluster)
-        self._clusters = max(chip.num_sms // config.cluster_size, 1)
+        self._clusters = chip.clusters(config.cluster_size)
         self._l2_capacity = constants.l2_share * chip.l2_bytes
         self._power_limit = chip.power_watts - constants.idle_watts
         self._burst_limit = chip.power_watts * constants.burst_power - constants.idle_watts

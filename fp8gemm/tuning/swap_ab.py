@@ -143,9 +143,6 @@ CTAS_PER_SM = (1, 2, 3, 4, 6)
 """How many CTAs an SM may have to hold: the fewer, the deeper their rings."""
 LEAST_SHARE_OF_SMS = 2
 """Configs that keep less than one of so many SMs busy are passed over."""
-GPCS = 8
-"""Groups of SMs in a GPU; a cluster lies in one of them."""
-
 
 @lru_cache(maxsize=4096)
 def resident_ctas(config: SwapAbConfig, k: int) -> int:
@@ -164,7 +161,7 @@ def busiest_sm(config: SwapAbConfig, tiles: int, num_sms: int) -> int:
     """CTAs of the SM that has most of them, of so many tiles."""
     if config.split_k == 1:
         return -(-tiles // num_sms)
-    gpcs = min(GPCS, num_sms)
+    gpcs = min(hopper.GPCS, num_sms)
     return -(-(-(-tiles // gpcs) * config.split_k) // (num_sms // gpcs))
 
 
