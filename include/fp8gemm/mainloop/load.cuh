@@ -16,7 +16,9 @@ namespace fp8gemm {
 ///
 /// NOTE: Rows of A past the M of a single product are not asked for. TMA would fill them with zeros, but takes longer for such a row than for one
 /// that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and 12.5 us for 128 (H200, 2026-11-22). What is left
-/// in their place, be it NaN, reaches only rows of the output that are not stored.
+/// in their place, be it NaN, reaches only rows of the output that are not stored. But multiplying it costs energy, which
+/// zeros do not: where power counts and K is long, the tile's second pass over the ring, for which nobody waits, asks for
+/// these rows too, and leaves zeros to the others.
 template <class Config>
 class OperandLoader : Tracer<Config, Track::kLoad> {
     using Shape = TileShape<Config>;
@@ -25,6 +27,10 @@ class OperandLoader : Tracer<Config, Track::kLoad> {
 
     static constexpr uint32_t kPartOfA = Shape::kBlockM / Config::kClusterN;
     static constexpr uint32_t kPartOfB = Shape::kBlockN / Config::kClusterM;
+    /// Where each place of the ring is filled several times, and no other CTA fills a part of it.
+    static constexpr bool kZeroesRowsPastM =
+        Config::kGrouping == Grouping::kNone && Shape::kSharers == 1 && Shape::kNumSteps >= 4 * Config::kStages;
+    static constexpr uint32_t kManyRows = 512;
     static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
 
     /// What a tile's stages hold of A.
@@ -81,7 +87,8 @@ public:
             // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
             for (uint32_t step = 0; step < tile.steps(); ++step) {
-                load(tile, rows, step, state);
+                const bool zeroes = kZeroesRowsPastM && m_ >= kManyRows && step / Config::kStages == 1;
+                load(tile, zeroes ? RowsOfA{&map_a_, Stages::kBytes} : rows, step, state);
                 state.advance();
             }
         }
