@@ -49,8 +49,10 @@ class DenseKernel(SingleKernel):
         return shared_bytes(config, problem.store, problem.output, problem.scaling)
 
     def grid(self, m: int) -> int:
-        """CTAs that a launch for M rows has: one per SM, or fewer when there are fewer tiles. Where a cluster divides K, it
-        has one tile."""
+        """CTAs that a launch for M rows has: one per SM, or fewer when there are fewer tiles.
+
+        Where clusters divide K, there is one for each tile.
+        """
         config = self.config
         cluster_rows = -(-m // (config.block_m * config.cluster_m))
         cluster_cols = -(-self.problem.n // (config.block_n * config.cluster_n))

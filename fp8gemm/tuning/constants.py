@@ -29,7 +29,7 @@ class Constants:
     exchange_cycles: float = _constant(286.0, "cycles", "two warpgroups that shared K waiting for each other's sums")
     exchange_piece_cycles: float = _constant(57.9, "cycles", "handing over the sums of 64 x 8 outputs")
     split_cycles: float = _constant(1500.0, "cycles", "the CTAs that divided K waiting for each other's sums")
-    split_piece_cycles: float = _constant(60.0, "cycles", "sending the sums of 64 x 8 outputs of a warpgroup to another CTA")
+    split_piece_cycles: float = _constant(60.0, "cycles", "sending the sums of 64 x 8 outputs to another CTA")
     multicast_share: float = _constant(0.694, "share", "of L2 time that a cluster's multicast leaves")
     l2_share: float = _constant(0.208, "share", "of L2 that operands stay in")
     mac_pj: float = _constant(0.272, "pJ", "multiply-accumulate")

@@ -65,7 +65,7 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
     for config in candidate_configs(problem.store, problem.output, problem.scaling):
-        if config.tile in CLUSTER_TILES or (width is None and is_for_other_k(config, problem.k)):
+        if config.split_k > 1 or config.tile in CLUSTER_TILES or (width is None and is_for_other_k(config, problem.k)):
             continue
         if scales_of_box(problem, config) > hopper.MAX_BOX_ROWS or (width is None and config.tile[:2] == _SLOW_TILE):
             continue

@@ -112,9 +112,8 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     if config.split_k > 1:
         sent = pieces * (config.split_k - 1) / config.split_k
         epilogue += constants.split_cycles + sent * constants.split_piece_cycles
-    is_shared = config.cluster_m * config.cluster_n > 1
-    l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling)
-    l2 *= constants.multicast_share if is_shared else 1.0
+    share = constants.multicast_share if config.cluster_m * config.cluster_n > 1 else 1.0
+    l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling) * share
     return TileCost(
         tensor, shared, latency, block, epilogue, config.whole_k_blocks(problem.k_blocks) * block + epilogue, l2
     )

@@ -149,7 +149,7 @@ def _problem(
 def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[int, Config], ...]:
     """`config_by_m` from `CLUSTER_ROWS` to ``problem.m``: hundreds of choices, of which none ranks more than the best.
 
-    From there on the same configs come last for all M.
+    From there on the same configs come last for all M, but for those that divide K, of which the more do.
     """
     least_m, tuned = replace(problem, m=CLUSTER_ROWS), tables.rows(problem, chip)
     eligible = [each for each in _predictors(_without_m(problem), chip) if not why_last(least_m, each[0], chip)]
@@ -162,7 +162,7 @@ def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[i
         least = predictor.total_us(m)
         for config, predictor in others:
             us = predictor.total_us(m, least)
-            if us < least:
+            if us < least and not (config.split_k > 1 and why_last(replace(problem, m=m), config, chip)):
                 best, least = config, us
         steps.append((m, best))
     return joined(steps)
@@ -215,7 +215,7 @@ def _predictors(problem: Problem, chip: Chip) -> tuple[tuple[TileConfig, Predict
 def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     """Columns of the one instruction shape that batch-invariant products with this B use on this chip, whatever M is.
 
-    Of the configs whose warpgroups do not share K, all promote K blocks in ascending order. What could differ is a
+    Of the configs that do not divide K, all promote K blocks in ascending order. What could differ is a
     block's sum inside the tensor core, whose order is not documented: so one shape, m64n*k32, serves every M. It is the
     one with the least predicted cost, as a geometric mean over `TYPICAL_ROWS`; neither M nor how the output is stored
     plays a part.
@@ -226,12 +226,17 @@ def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
         of_width = [predictor for config, predictor in predictors if _is_invariant(config, width)]
         return sum(math.log(min(predictor.total_us(m) for predictor in of_width)) for m in TYPICAL_ROWS)
 
-    widths = {config.wave_cols for config, _ in predictors if config.warpgroups_k == 1}
+    widths = {config.wave_cols for config, _ in predictors if _is_in_order(config)}
     return min(sorted(widths, reverse=True), key=cost)
 
 
+def _is_in_order(config: TileConfig) -> bool:
+    """Whether the K blocks are added one by one, in ascending order."""
+    return config.warpgroups_k * config.split_k == 1
+
+
 def _is_invariant(config: TileConfig, wave_cols: int) -> bool:
-    return config.warpgroups_k == 1 and config.wave_cols == wave_cols
+    return _is_in_order(config) and config.wave_cols == wave_cols
 
 
 def swaps(problem: Problem) -> bool:
@@ -254,6 +259,8 @@ def why_last(problem: Problem, config: Config, chip: Chip) -> str:
     tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
     if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
         return "a CTA of its clusters would have no tile"
+    if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
+        return "its clusters, of which each has one tile, would not all run at once"
     return ""
 
 

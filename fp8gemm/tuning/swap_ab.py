@@ -144,6 +144,7 @@ CTAS_PER_SM = (1, 2, 3, 4, 6)
 LEAST_SHARE_OF_SMS = 2
 """Configs that keep less than one of so many SMs busy are passed over."""
 
+
 @lru_cache(maxsize=4096)
 def resident_ctas(config: SwapAbConfig, k: int) -> int:
     """CTAs that an SM holds at once."""

@@ -142,7 +142,7 @@ def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]
     shared, most = shared_bytes(config, problem.store, problem.output, problem.scaling), SHARED_BYTES_PER_CTA
     tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
     useful = 100 * problem.m * problem.n / (tiles * config.block_m * config.block_n)
-    resident = chip.num_sms // config.cluster_size * config.cluster_size
+    resident = chip.clusters(config.cluster_size) * config.cluster_size
 
     yield TILE, "tile", "", "block_m x block_n", f"{config.block_m}x{config.block_n}"
     yield TILE, "warpgroups", "", "consumers along M x along N x that share K", _warpgroups(config)
@@ -160,6 +160,7 @@ def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]
     yield OUTPUT, "tiles", "", "ceil(M / block_m) * ceil(N / block_n)", tiles
     yield OUTPUT, "useful_share", "%", "100 * M * N / (tiles * block_m * block_n)", useful
     yield OUTPUT, "cluster", "CTAs", "along M (they share B) x along N", f"{config.cluster_m}x{config.cluster_n}"
+    yield OUTPUT, "split_k", "CTAs", "of a cluster, that divide K", config.split_k
     yield OUTPUT, "resident_ctas", "", "num_sms in whole clusters", resident
 
 

@@ -55,10 +55,11 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
     # Boxes past the edges of an operand arrive as zeros, which nobody sends.
     scales = 4 * problem.k_blocks * (problem.m * cols + (problem.n * rows if problem.scaling is Scaling.ROW else 0))
     into_sms = problem.k * (problem.m * cols + problem.n * rows) + scales
+    tiles *= config.split_k  # of a tile of which a cluster divides K, each CTA has a part
     out_of_l2 = problem.k * (problem.m * cluster_cols + problem.n * cluster_rows) + scales
     k_blocks = config.whole_k_blocks(problem.k_blocks)
     per_block = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
-    clusters = max(chip.num_sms // config.cluster_size, 1)
+    clusters = chip.clusters(config.cluster_size)
     busiest = -(-cluster_rows * cluster_cols // clusters)
     output = problem.m * problem.n * problem.output.bytes
     return Expected(

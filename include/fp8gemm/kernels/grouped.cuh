@@ -38,6 +38,7 @@ struct Groups {
 
 template <class Config>
 struct Grouped : Dense<Config, Groups<Config>> {
+    static_assert(Config::kSplitK == 1, "a cluster that divides K has one tile, and groups have many");
     static_assert(Config::kWarpgroupsK == 1 || Config::kGrouping == Grouping::kContiguous ||
                       (Config::kGrouping == Grouping::kMasked &&
                        TileShape<Config>::kNumKBlocks % Config::kWarpgroupsK == 0),

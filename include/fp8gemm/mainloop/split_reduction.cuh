@@ -25,7 +25,7 @@ struct SplitReduction {
     static constexpr uint32_t kCols = TileShape<Summed<Config>>::kWarpgroupCols;  ///< of a warpgroup, that a CTA keeps
     static constexpr uint32_t kPiecesOfWave = kCols / 8;  ///< four sums of a thread each, in 64 rows by 8 columns
     static constexpr uint32_t kPieces = Shape::kWavesM * kPiecesOfWave;
-    static constexpr uint32_t kSumsOfWave = Shape::kWarpgroupCols / 2;  ///< of a thread, in 64 rows of the warpgroup's part
+    static constexpr uint32_t kSumsOfWave = Shape::kWarpgroupCols / 2;  ///< of a thread, in 64 rows
     static_assert(TileShape<Summed<Config>>::kWavesN == 1, "columns that a CTA keeps are of one wave");
 
     struct SharedStorage {
@@ -42,7 +42,7 @@ struct SplitReduction {
 
     /// By all consumers, once: the sums of the columns that this CTA keeps, over all of K.
     static FP8GEMM_DEVICE Totals& add(SharedStorage& shared, uint32_t, typename Shape::Accumulators& accumulators) {
-        auto& sums = reinterpret_cast<float(&)[Shape::kWavesM][kSumsOfWave]>(accumulators);
+        auto& sums = reinterpret_cast<float (&)[Shape::kWavesM][kSumsOfWave]>(accumulators);
         const uint32_t thread = threadIdx.x - kThreadsPerWarpgroup;
         const uint32_t share = ptx::cluster_rank();
         ptx::cluster_wait();  // until every CTA has initialised its barrier
