@@ -198,9 +198,7 @@ def violations(
         if config.warpgroups_k * config.cluster_m * config.cluster_n > 1:
             found.append("CTAs divide K where neither warpgroups share it nor operands are multicast")
         if warpgroup_cols % (16 * config.split_k) or warpgroup_cols // config.split_k > MAX_WAVE_COLS:
-            found.append(
-                f"{warpgroup_cols} columns of a warpgroup do not divide among {config.split_k} CTAs by 16"
-            )
+            found.append(f"{warpgroup_cols} columns of a warpgroup do not divide among {config.split_k} CTAs by 16")
     border_step = gcd(warpgroup_cols, SCALE_BLOCK)
     if scaling is Scaling.BLOCK and SCALE_BLOCK - border_step + warpgroup_cols > 2 * SCALE_BLOCK:
         found.append(

@@ -17,6 +17,10 @@ _SUBNORMAL = (f"{_GEMM}::test_extreme_scales_everywhere[1.1754943508222875e-38-3
 
 _K_LOOP = "for (uint32_t step = 0; step < tile.steps(); ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
+_ZEROES = """\
+                const bool zeroes = kZeroesRowsPastM && m_ >= kManyRows && step / Config::kStages == 1;
+"""
+_LOADS = "                load(tile, zeroes ? RowsOfA{&map_a_, Stages::kBytes} : rows, step, state);"
 _LAST_STEP = "minimum(step, tile.steps() - 1)"
 
 # A wave is started where the tile's sums are known.
@@ -112,8 +116,8 @@ MUTANTS = (
         (
             Edit(
                 _LOAD,
-                f"{_K_LOOP}                load(tile, rows, step, state);",
-                f"{_ONE_MORE}                load(tile, rows, {_LAST_STEP}, state);",
+                f"{_K_LOOP}{_ZEROES}{_LOADS}",
+                f"{_ONE_MORE}{_ZEROES}{_LOADS.replace('step', _LAST_STEP)}",
             ),
             Edit(
                 _MULTIPLY,

@@ -14,6 +14,7 @@ from tests.mutations import (
     release,
     scales,
     shares,
+    split,
     swap_ab,
     swap_ab_order,
 )
@@ -23,6 +24,7 @@ MUTANTS = (
     arithmetic.MUTANTS
     + scales.MUTANTS
     + shares.MUTANTS
+    + split.MUTANTS
     + epilogue.MUTANTS
     + placement.MUTANTS
     + pipeline.MUTANTS

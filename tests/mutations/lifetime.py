@@ -30,7 +30,7 @@ MUTANTS = (
         "a CTA leaves while the other of its cluster may still arrive at its barriers",
         Edit(
             _DENSE,
-            "if constexpr (Shape::kClusterSize > 1) {\n            synchronize();\n        }\n    }",
+            "if constexpr (Shape::kSharers > 1) {\n            synchronize();\n        }\n    }",
             "}",
         ),
         sample="cluster_m",

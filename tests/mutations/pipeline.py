@@ -22,7 +22,7 @@ _ADVANCE = """\
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
 """
 _LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"
-_READERS = "Shape::kClusterSize * Shape::kWarpgroups * kWarpsPerWarpgroup);"
+_READERS = "Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, rows.stage_bytes"
 _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
 # What a wave's products are made of, kept until the wave is finished.

@@ -131,7 +131,7 @@ _LOADS = (
     Mutant(
         "multicast-to-one",
         "what should reach both CTAs of a cluster reaches the first alone",
-        (Edit(_LOAD, "kAllOfCluster = (1u << Shape::kClusterSize) - 1;", "kAllOfCluster = 1u;"),),
+        (Edit(_LOAD, "kAllOfCluster = (1u << Shape::kSharers) - 1;", "kAllOfCluster = 1u;"),),
         STRESS,
         HANG,
         sample="cluster_m",

@@ -47,7 +47,7 @@ _BLOCKS = (
     _share(
         "odd-last-k-block-dropped",
         "the last K block is not multiplied where the other warpgroup has none for that step",
-        Edit(_SHAPE, "ceil_div(kNumKBlocks, Config::kWarpgroupsK)", "kNumKBlocks / Config::kWarpgroupsK"),
+        Edit(_SHAPE, "ceil_div(kNumKBlocks, kSharesOfK)", "kNumKBlocks / kSharesOfK"),
     ),
     Mutant(
         "odd-last-k-block-twice",

@@ -105,7 +105,7 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
-    every = [(c.block_m, c.block_n, c.warpgroups_k, c.cluster_m, c.cluster_n) for c in candidate_configs(store)]
+    every = [config.tile for config in candidate_configs(store)]
     assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *CLUSTER_TILES]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_size == 1
@@ -114,8 +114,7 @@ def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> N
 @pytest.mark.parametrize(("k", "others"), [(LONG_K - 16, LONG_K_TILES), (LONG_K, SHORT_K_TILES)])
 def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: tuple[Tile, ...]) -> None:
     for config in candidate_configs(TMA):
-        tile = (config.block_m, config.block_n, config.warpgroups_k, config.cluster_m, config.cluster_n)
-        assert is_for_other_k(config, k) == (tile in others)
+        assert is_for_other_k(config, k) == (config.tile in others)
 
 
 @pytest.mark.parametrize(("tile", "width"), WIDTHS.items(), ids=str)

@@ -27,9 +27,10 @@ struct TileShape {
     static constexpr uint32_t kBlockN = Config::kBlockN;
     static constexpr uint32_t kBlockK = Config::kBlockK;
     static constexpr uint32_t kNumKBlocks = ceil_div(Config::kK, kBlockK);
+    static constexpr uint32_t kSharesOfK = Config::kWarpgroupsK * Config::kSplitK;
     /// Stages that a CTA's part of a tile takes: each holds one K block of every warpgroup's share. In the last ones, some
     /// may lie past the end of K and are zeros.
-    static constexpr uint32_t kNumSteps = ceil_div(kNumKBlocks, Config::kWarpgroupsK* Config::kSplitK);
+    static constexpr uint32_t kNumSteps = ceil_div(kNumKBlocks, kSharesOfK);
 
     static constexpr uint32_t kWarpgroupsOfShare = Config::kWarpgroupsM * Config::kWarpgroupsN;
     static constexpr uint32_t kWarpgroups = kWarpgroupsOfShare * Config::kWarpgroupsK;

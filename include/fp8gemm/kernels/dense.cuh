@@ -130,10 +130,11 @@ private:
             shared.epilogue.initialize();
             ptx::fence_mbarrier_init();
         }
-        synchronize();
         if constexpr (Config::kSplitK > 1) {
+            __syncwarp();
             ptx::cluster_arrive();
         }
+        synchronize();
         ptx::wait_for_previous_grids();
         Groups::prepare(params, shared.groups);
     }

@@ -111,7 +111,7 @@ def config_of(problem: Problem, tile: str | SwapAbConfig) -> Config:
     """The config of any tile and cluster for a problem's kernel, a candidate or not; named as in a tuned table."""
     if isinstance(tile, SwapAbConfig):
         return tile
-    found = re.fullmatch(r"(\d+)x(\d+)(?:-k(\d))?-c(\d)x(\d)", tile).groups(default="1")
+    found = re.fullmatch(r"(\d+)x(\d+)(?:-k(\d))?-c(\d)x(\d)(?:-split(\d))?", tile).groups(default="1")
     config = deepest_config(Tile(*map(int, found)), problem.store, problem.output, problem.scaling)
     assert config is not None, f"{tile}: no legal config"
     return config
