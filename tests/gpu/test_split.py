@@ -1,4 +1,4 @@
-"""Tiles of which the CTAs of a cluster divide K: any number of K blocks, every output, the order of sums, many launches."""
+"""Tiles of which the CTAs of a cluster divide K: any number of K blocks, every output, the order of sums, launches."""
 
 from __future__ import annotations
 
