@@ -132,7 +132,7 @@ private:
         }
         if constexpr (Config::kSplitK > 1) {
             __syncwarp();
-            ptx::cluster_arrive();
+            ptx::cluster_arrive_relaxed();
         }
         synchronize();
         ptx::wait_for_previous_grids();

@@ -17,6 +17,12 @@ FP8GEMM_DEVICE void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
+/// barrier.cluster.arrive.relaxed: the same where all that others must see are barriers, which fence_mbarrier_init has made
+/// visible: a release at cluster scope is a membar.gl.
+FP8GEMM_DEVICE void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 /// barrier.cluster.wait: until all have arrived. By threads that have arrived themselves.
 FP8GEMM_DEVICE void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
