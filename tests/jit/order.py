@@ -35,7 +35,7 @@ def late_loads(listing: Listing, *, held_back: bool = False, ahead: bool = False
     found = []
     for place, copied in (*((i, False) for i in scale_loads(listing)), *((i, True) for i in _copying_loads(listing))):
         waves = _waves_started(listing, place, copied)
-        is_ahead = ahead and waves == 1
+        is_ahead = ahead and waves == 1 and not _promotes_own_wave(listing, place)
         if is_ahead and not listing.instructions[place].guard:
             found.append(f"{listing.instructions[place].text} is loaded ahead whether there is a next K block or not")
         later = is_ahead or (held_back and not copied)
@@ -108,6 +108,46 @@ def unfenced_cluster_arrivals(listing: Listing) -> list[str]:
         if "MEMBAR.ALL.GPU" not in ahead:
             found.append(f"{listing.instructions[place].text} has no fence ahead of it")
     return found
+
+
+def unjoined_sums(listing: Listing) -> list[str]:
+    """Sums sent to another CTA on a path that has not waited until all of the cluster have initialised their barriers.
+
+    Beside the wait stands the one of a launch without clusters.
+    """
+    joins = [
+        listing.instructions[i]
+        for place in listing.where("UCGABAR_WAIT")
+        for i in range(place, place + 4)
+        if listing.instructions[i].opcode.startswith(("UCGABAR_WAIT", "BAR.SYNC"))
+    ]
+    entry = listing.reached(
+        listing.ENTRY, lambda each: each.opcode.startswith("STAS") or any(each is join for join in joins)
+    )
+    return [text for i in entry if (text := listing.instructions[i].text).startswith("STAS")]
+
+
+def _promotes_own_wave(listing: Listing, place: int) -> bool:
+    """Whether sums are promoted with what was loaded before another whole wave has been started behind the load."""
+    loaded = frozenset(listing.instructions[place].writes)
+    waiting = [(after, loaded) for after in listing.followers(place)]
+    seen = set(waiting)
+    while waiting:
+        here, held = waiting.pop()
+        each = listing.instructions[here]
+        if _WAVE_ENDS in each.text:
+            continue
+        if each.reads & held:
+            if each.opcode.startswith("FFMA"):
+                return True
+            if re.match("FMUL|MOV", each.text):
+                held |= each.writes
+        elif not each.guard:
+            held -= each.writes
+        new = {(after, held) for after in listing.followers(here) if held} - seen
+        seen |= new
+        waiting += new
+    return False
 
 
 def _users(listing: Listing, place: int) -> set[str]:

@@ -19,6 +19,7 @@ import pytest
 from fp8gemm.jit import headers
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
 from fp8gemm.tuning.grouped import ranked_grouped
@@ -55,6 +56,17 @@ def single() -> Iterator[tuple[Problem, Config]]:
     for scaling in Scaling:
         added = Problem(1, 577, 1168, F32, PREDICATED, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         yield from ((added, config) for config in candidate_configs(PREDICATED, F32, scaling))
+    # Scales that are loaded ahead: of two waves above each other, and where those of the weight are fetched anew. And K
+    # that a cluster divides, of every orientation of warpgroups.
+    for problem, label in (
+        (Problem(1, 584, 1168), "256x128"),
+        (Problem(1, 577, 4224, F32, PREDICATED), "256x128"),
+        (Problem(1, 584, 4224), "128x256"),
+        (Problem(1, 584, 2048), "128x128-split2"),
+        (Problem(1, 577, 1168, F32, PREDICATED), "128x192-split3"),
+        (Problem(1, 577, 2048, F32, PREDICATED, Scaling.ROW), "64x128-split4"),
+    ):
+        yield problem, labelled_config(label, problem)
     for index, config in enumerate(SPREAD):
         store = (TMA, PREDICATED)[index % 2]
         yield Problem(1, 584 if store is TMA else 577, (7168, 1168)[index % 2], store=store, c=Addend.FLOAT32), config
@@ -88,6 +100,11 @@ class Kernel:
         if not isinstance(config, TileConfig) or self.scaling is not Scaling.BLOCK:
             return False
         return config.waves_in_flight == 1 and config.waves > config.warpgroups
+
+    @property
+    def divides_k(self) -> bool:
+        """Whether the CTAs of a cluster do, in the ordinary orientation."""
+        return isinstance(self.config, TileConfig) and self.config.split_k > 1
 
 
 def kernels() -> list[Kernel]:
@@ -207,5 +224,17 @@ def test_nothing_is_written_before_the_grids_ahead_have_ended(compiled: Compiled
 
 
 def test_what_a_cta_has_done_is_done_before_its_cluster_is_told(compiled: Compiled) -> None:
-    wrong = {listing.label: late for _, listing in compiled if (late := order.unfenced_cluster_arrivals(listing))}
+    """Where a cluster divides K, it is told of barriers alone, which need no fence."""
+    wrong = {
+        listing.label: late
+        for kernel, listing in compiled
+        if not kernel.divides_k and (late := order.unfenced_cluster_arrivals(listing))
+    }
     assert not wrong
+
+
+def test_sums_are_sent_to_those_that_have_barriers(compiled: Compiled) -> None:
+    senders = [listing for _, listing in compiled if listing.where("STAS")]
+    wrong = {listing.label: late for listing in senders if (late := order.unjoined_sums(listing))}
+    assert not wrong and {kernel.divides_k for kernel, _ in compiled} == {False, True}
+    assert sum(kernel.divides_k for kernel, _ in compiled) < len(senders)  # those of the swapped orientation too

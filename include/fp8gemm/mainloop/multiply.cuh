@@ -110,6 +110,9 @@ public:
     /// Computes this warpgroup's part of the tile that was begun, over the whole of K: so many stages.
     FP8GEMM_DEVICE void run(uint32_t steps, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
+        if constexpr (Scales::kAhead) {
+            scales_.fetch(0);
+        }
         multiply_up_to<Chunks::kBorderRange>(steps, accumulators);
     }
 
@@ -189,7 +192,7 @@ public:
         }
         if (wave == 0 && !stage_is_full_) {
             ptx::mbarrier_wait(full_, state_.parity);
-            load_ahead(k_block, true);
+            load_ahead(true);
         }
         flight.stage = state_.stage;
         flight.full = full_;
@@ -212,10 +215,13 @@ public:
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
             scales_.advance(chunk.first_step + kWaves / kWavesPerStep);
         }
-        if (Scales::kAhead && wave == kWavesPerStep - 1) {
-            // Of the next tile nothing is known yet.
-            stage_is_full_ = stage_is_full_ && k_block + 1 < Shape::kNumSteps;
-            load_ahead(k_block + 1, stage_is_full_);
+        if constexpr (Scales::kAhead) {
+            if (wave == kWavesPerStep - 1) {
+                // Of the next tile nothing is known yet.
+                stage_is_full_ = stage_is_full_ && k_block + 1 < Shape::kNumSteps;
+                load_ahead(stage_is_full_);
+                scales_.fetch(k_block + 1);
+            }
         }
     }
 
@@ -260,8 +266,8 @@ private:
         stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);
     }
 
-    /// Asks for the scales of a K block if its stage, that of `state_`, is full. They are waited for where they are used.
-    FP8GEMM_DEVICE void load_ahead(uint32_t k_block, bool is_full) {
+    /// Asks for the scales of A of a K block if its stage, that of `state_`, is full. They are waited for where they are used.
+    FP8GEMM_DEVICE void load_ahead(bool is_full) {
         if constexpr (Scales::kAhead) {
             const uint32_t slot = state_.stage * Stages::kBlocksPerStage + share();
             const uint32_t source = ptx::shared_address(&stages_.scales.a[slot][first_scale_]);
@@ -270,7 +276,6 @@ private:
                 ptx::load_shared_if(is_full, source + m * Shape::kWaveM * sizeof(float), ahead_[m][0]);
                 ptx::load_shared_if(is_full, source + (m * Shape::kWaveM + 8) * sizeof(float), ahead_[m][1]);
             }
-            scales_.fetch(k_block);
         }
     }
 };
