@@ -16,7 +16,6 @@ from fp8gemm.driver.tensor_map import DataType, Swizzle
 from tests.host_compiler import compile_library
 
 _HERE, _INCLUDE = Path(__file__).parent, ROOT / "include"
-_WRAPPERS = re.compile(r'#include "(fp8gemm/(?:ptx/\w+|common/types)\.cuh)"')
 _PROGRAM = """\
 #include "ptx.hpp"
 #include "run.hpp"
@@ -24,7 +23,7 @@ _PROGRAM = """\
 {kernels}
 extern "C" const char* emulate(uint32_t kernel, const void* params, uint32_t grid, uint32_t threads, uint32_t seed) {{
     void (*const kernels[])(const void*) = {{{names}}};
-    return emulated::run(kernels[kernel], params, grid, threads, seed);
+    return emulated::run(kernels[kernel], params, grid, 1, threads, seed);
 }}
 extern "C" const uint32_t params_bytes = sizeof(v0::Params);
 """
@@ -52,19 +51,35 @@ def emulators(step: Step, directory: Path, sources: Sequence[str] = ()) -> list[
         sources: those of the other versions, made from `source_of`.
     """
     texts = (source_of(step), *sources)
-    # In the place of the headers of PTX wrappers stand empty ones: ptx.hpp has the wrappers.
-    headers = [path.read_text() for path in (_INCLUDE / "fp8gemm").rglob("*.cuh")]
-    for name in {name for text in (*texts, *headers) for name in _WRAPPERS.findall(text)}:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).touch()
     kernels = [_KERNEL.format(name=f"v{i}", source=_plain(text), entry=step.entry) for i, text in enumerate(texts)]
     names = ", ".join(f"v{i}::run" for i in range(len(texts)))
     includes = "\n".join(_INCLUDES.findall(texts[0]))
     program = _PROGRAM.format(includes=includes, kernels="\n".join(kernels), names=names)
-    places = [f"-I{place}" for place in (directory, _HERE, _INCLUDE)]
+    places = headers(directory)
     _, loaded = compile_library(program, directory, "-std=c++20", "-O1", "-Wno-unknown-pragmas", *places)
     loaded.emulate.restype = ctypes.c_char_p
     return [partial(_emulate, loaded, i, step.threads) for i in range(len(texts))]
+
+
+def headers(directory: Path, edit: Callable[[str, str], str] = lambda path, text: text) -> list[str]:
+    """The compiler's options that find the device headers: those of PTX wrappers are empty, ptx.hpp has them.
+
+    Args:
+        directory: where those stand that are not as the device has them.
+        edit: what to make of a header's text, by its path below include/fp8gemm.
+    """
+    for path in (_INCLUDE / "fp8gemm").rglob("*.cuh"):
+        name = path.relative_to(_INCLUDE)
+        text = "" if name.parent.name == "ptx" else _on_host(edit(str(name.relative_to("fp8gemm")), path.read_text()))
+        if text != path.read_text():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text(text)
+    return [f"-I{place}" for place in (directory, _HERE, _INCLUDE)]
+
+
+def _on_host(text: str) -> str:
+    """With the host's integers, and with shared memory that hopper.hpp has."""
+    return re.sub(r"^using (u?int\d+_t) = .*;$", r"using ::\1;", text.replace(_SHARED, ""), flags=re.MULTILINE)
 
 
 def _plain(source: str) -> str:
@@ -73,13 +88,13 @@ def _plain(source: str) -> str:
 
 
 def _emulate(library: ctypes.CDLL, kernel: int, threads: int, task: Task, grid: int, seed: int) -> str:
-    params = make_arguments(task, encode=_encode_2d).params
+    params = make_arguments(task, encode=encode_2d).params
     assert ctypes.sizeof(params) == ctypes.c_uint32.in_dll(library, "params_bytes").value
     said: bytes = library.emulate(kernel, ctypes.c_void_p(ctypes.addressof(params)), grid, threads, seed)
     return said.decode()
 
 
-def _encode_2d(
+def encode_2d(
     destination: int,
     *,
     address: int,
@@ -89,13 +104,14 @@ def _encode_2d(
     outer_stride_bytes: int,
     box_inner: int,
     box_outer: int,
-    swizzle: Swizzle,
+    swizzle: Swizzle = "none",
 ) -> None:
     """``TensorMap`` of hopper.hpp, by the rules of `fp8gemm.driver.tensor_map.encode_2d`."""
     tensor_map._traits(dtype, (box_inner, box_outer), swizzle)
     tensor_map._check_place(destination, address, inner, outer, outer_stride_bytes)
     size = tensor_map._ELEMENT_BYTES[dtype]
-    assert swizzle == "none" or box_inner * size == 128, "hopper.hpp knows swizzled rows of 128 bytes alone"
+    span = 16 if swizzle == "none" else int(swizzle[:-1])
+    assert swizzle == "none" or box_inner * size == span, "hopper.hpp knows swizzled rows of one span alone"
     extents = address, inner, outer, outer_stride_bytes, size, box_inner, box_outer
-    text = struct.pack("<4Q4I", *extents, swizzle != "none")
+    text = struct.pack("<4Q4I", *extents, span // 16 - 1)
     ctypes.memmove(destination, text, len(text))

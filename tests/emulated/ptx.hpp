@@ -1,4 +1,4 @@
-// The functions of fp8gemm::ptx that examples/learn_hopper uses, on the host; see hopper.hpp.
+// The functions of fp8gemm::ptx that dense products and examples/learn_hopper use, on the host; see hopper.hpp.
 #pragma once
 
 #include "hopper.hpp"
@@ -12,7 +12,14 @@ inline void __syncthreads() {
     emulated::meet(0, emulated::count);
 }
 inline void __syncwarp() {
-    emulated::meet(100 + emulated::current / 32, 32);
+    emulated::meet(100 + emulated::current % emulated::count / 32, 32);
+}
+inline float __shfl_sync(uint32_t, float value, uint32_t lane) {
+    std::memcpy(emulated::self().given, &value, 4);
+    __syncwarp();
+    std::memcpy(&value, emulated::threads[emulated::current / 32 * 32 + lane].given, 4);
+    __syncwarp();
+    return value;
 }
 
 namespace fp8gemm::ptx {
@@ -23,7 +30,7 @@ inline uint32_t lane_index() {
     return current % 32;
 }
 inline uint32_t warp_index() {
-    return current / 32;
+    return current % emulated::count / 32;
 }
 inline bool elect_one() {
     return current % 32 == 5;
@@ -34,30 +41,57 @@ inline uint32_t and_in_order(uint32_t a, uint32_t b) {
 
 template <uint32_t kRegisters>
 void decrease_registers() {
-    emulated::free_registers += int64_t{emulated::kLaunchRegisters} - kRegisters;
+    emulated::of_cluster[emulated::rank()].free_registers += int64_t{emulated::kLaunchRegisters} - kRegisters;
     step();
 }
 template <uint32_t kRegisters>
 void increase_registers() {
     constexpr int64_t kMore = int64_t{kRegisters} - emulated::kLaunchRegisters;
-    emulated::wait_until([&] { return emulated::free_registers >= kMore; });
-    emulated::free_registers -= kMore;
+    int64_t& free = emulated::of_cluster[emulated::rank()].free_registers;
+    emulated::wait_until([&] { return free >= kMore; });
+    free -= kMore;
 }
 inline void named_barrier_sync(uint32_t barrier, uint32_t threads) {
     emulated::meet(barrier, threads);
 }
 
+inline void wait_for_previous_grids() {}
+inline void launch_dependents() {}
+
+inline uint32_t cluster_rank() {
+    return emulated::rank();
+}
 inline uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(static_cast<const uint8_t*>(pointer) - shared_bytes);
 }
+inline uint32_t cluster_address(const void* place, uint32_t rank) {
+    return emulated::in_cta(shared_address(place), rank);
+}
+inline void cluster_arrive() {
+    self().cluster_phase = emulated::cluster_phases;
+    emulated::arrive_in_cluster();
+    step();
+}
+inline void cluster_arrive_relaxed() {
+    cluster_arrive();
+}
+inline void cluster_wait() {
+    emulated::wait_until([] { return emulated::cluster_phases != self().cluster_phase; });
+}
+inline void cluster_sync() {
+    cluster_arrive();
+    cluster_wait();
+}
+
 inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
-    emulated::barriers[shared_address(barrier)] = {arrivals, arrivals, 0, 0};
+    emulated::barriers[emulated::ranked(shared_address(barrier))] = {arrivals, arrivals, 0, 0};
 }
 inline void fence_mbarrier_init() {
-    emulated::barriers_visible = true;
+    emulated::of_cluster[emulated::rank()].barriers_visible = true;
 }
+template <uint32_t kOffset = 0>
 inline void mbarrier_arrive(uint32_t address) {
-    emulated::Barrier& barrier = barrier_at(address);
+    emulated::Barrier& barrier = barrier_at(address + kOffset);
     require(barrier.pending > 0, "more arrivals than a barrier counts");
     --barrier.pending;
     emulated::complete(barrier);
@@ -70,26 +104,82 @@ inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
     barrier_at(shared_address(barrier)).bytes += bytes;
     mbarrier_arrive(barrier);
 }
+inline void mbarrier_arrive_cluster(uint32_t barrier, uint32_t rank) {
+    mbarrier_arrive(emulated::in_cta(barrier, rank));
+}
+inline bool mbarrier_test(uint32_t barrier, uint32_t parity) {
+    step();
+    return (barrier_at(barrier).phases & 1) != parity;
+}
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+    emulated::wait_until([&] { return (barrier_at(barrier).phases & 1) != parity; });
+    step();
+}
 inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
-    const uint32_t address = shared_address(barrier);
-    barrier_at(address);
-    emulated::wait_until([&] { return (emulated::barriers[address].phases & 1) != parity; });
+    mbarrier_wait(shared_address(barrier), parity);
+}
+inline void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
+    mbarrier_wait(barrier, parity);
+}
+
+inline void load_shared_if(bool condition, uint32_t address, float& value) {
+    if (condition) {
+        std::memcpy(&value, at(address), 4);
+    }
+}
+inline void store_shared_pair(uint32_t address, float first, float second) {
+    emulated::Write write{address, {}, 8};
+    const float pair[2] = {first, second};
+    std::memcpy(write.bytes, pair, 8);
+    self().unfenced.push_back(write);
+}
+inline void store_async(uint32_t destination, uint32_t barrier, float2 values) {
+    require(destination % 8 == 0, "sums for a place that is not aligned");
+    barrier_at(barrier);
+    emulated::sums_sent.push_back({destination, barrier, 8, {values.x, values.y}});
+    step();
+}
+inline void store_async(uint32_t destination, uint32_t barrier, float4 values) {
+    require(destination % 16 == 0, "sums for a place that is not aligned");
+    barrier_at(barrier);
+    emulated::sums_sent.push_back({destination, barrier, 16, {values.x, values.y, values.z, values.w}});
     step();
 }
 
-inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer) {
-    const uint32_t place = shared_address(destination);
-    require(emulated::barriers_visible, "a copy counts on a barrier of which the copy engine does not know");
-    require(place % (map.swizzled != 0 ? 1024 : 128) == 0, "a copy to a place that is not aligned");
-    barrier_at(shared_address(barrier));
-    emulated::loads.push_back({map, place, shared_address(barrier), inner, outer});
-    emulated::for_bytes(emulated::loads.back(), [](uint8_t* byte, const uint8_t*) { *byte = 0xff; });
+inline emulated::Map map_of(const TensorMap& map, uint32_t place) {
+    emulated::Map read;
+    std::memcpy(&read, &map, sizeof(read));
+    require(place % (read.swizzle != 0 ? (read.swizzle + 1) * 128 : 128) == 0, "a copy of a place that is not aligned");
+    return read;
+}
+inline void pause(uint32_t) {
     step();
+}
+inline void prefetch_l2(const void*) {}
+inline void prefetch_tensor_map(const TensorMap&) {}
+inline void tma_load_2d_multicast(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
+                                  uint32_t outer, uint16_t ctas) {
+    const uint32_t place = shared_address(destination);
+    for (uint32_t of = 0; of < emulated::cluster_size; ++of) {
+        if (ctas >> of & 1) {
+            require(emulated::of_cluster[of].barriers_visible, "a copy counts on a barrier that its engine does not know");
+            barrier_at(emulated::in_cta(shared_address(barrier), of));
+        }
+    }
+    emulated::loads.push_back({map_of(map, place), place, shared_address(barrier), inner, outer, ctas});
+    for (uint32_t of = 0; of < emulated::cluster_size; ++of) {
+        if (ctas >> of & 1) {
+            emulated::for_bytes(emulated::loads.back(), of, [](uint8_t* byte, const uint8_t*) { *byte = 0xff; });
+        }
+    }
+    step();
+}
+inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer) {
+    tma_load_2d_multicast(destination, map, barrier, inner, outer, 1u << emulated::rank());
 }
 inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {
     const uint32_t place = shared_address(source);
-    require(place % (map.swizzled != 0 ? 1024 : 128) == 0, "a bulk store from a place that is not aligned");
-    self().open_stores.push_back({map, place, 0, inner, outer});
+    self().open_stores.push_back({map_of(map, place), place, 0, inner, outer, 1u << emulated::rank()});
     step();
 }
 inline void tma_store_commit() {
@@ -98,7 +188,7 @@ inline void tma_store_commit() {
 }
 inline void tma_store_wait_read() {
     for (const emulated::Copy& store : self().stores) {
-        emulated::for_bytes(store, [](const uint8_t* place, uint8_t* target) {
+        emulated::for_bytes(store, emulated::rank(), [](const uint8_t* place, uint8_t* target) {
             if (target != nullptr) {
                 *target = *place;
             }
@@ -109,7 +199,7 @@ inline void tma_store_wait_read() {
 }
 inline void fence_proxy_async() {
     for (const emulated::Write& write : self().unfenced) {
-        std::memcpy(at(write.address), write.bytes, sizeof(write.bytes));
+        std::memcpy(at(write.address), write.bytes, write.size);
     }
     self().unfenced.clear();
     step();
@@ -118,7 +208,7 @@ inline void store_matrix_x4(uint32_t address, uint32_t m0, uint32_t m1, uint32_t
     const uint32_t given[4] = {m0, m1, m2, m3}, first_lane = current / 32 * 32, lane = current % 32;
     std::memcpy(self().given, given, sizeof(given));
     __syncwarp();
-    emulated::Write write{address, {}};
+    emulated::Write write{address, {}, 16};
     for (uint32_t pair = 0; pair < 4; ++pair) {
         std::memcpy(write.bytes + pair * 4, &emulated::threads[first_lane + lane % 8 * 4 + pair].given[lane / 8], 4);
     }
@@ -132,6 +222,18 @@ inline uint32_t pack_bfloat16(float low, float high) {
         return value != value ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     };
     return rounded(low) | rounded(high) << 16;
+}
+inline uint32_t pack_float16(float low, float high) {
+    const _Float16 pair[2] = {static_cast<_Float16>(low), static_cast<_Float16>(high)};
+    uint32_t bits;
+    std::memcpy(&bits, pair, 4);
+    return bits;
+}
+inline float unpack_bfloat16(uint32_t bits) {
+    float value;
+    bits <<= 16;
+    std::memcpy(&value, &bits, 4);
+    return value;
 }
 inline void fma_in_order(float scale, float product, float& sum) {
     sum = std::fma(scale, product, sum);

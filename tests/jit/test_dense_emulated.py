@@ -1,0 +1,151 @@
+"""Dense products without a GPU: the device code, run on an emulated Hopper that does at a bad moment what it may do at
+any, and what of that breaks with faults that GPU tests must catch too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fp8gemm.lab.labels import labelled_config
+from fp8gemm.scales import to_mn_major
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from tests import cases
+from tests.cases import Case
+from tests.emulated.dense import Multiply, emulated_products
+from tests.mutations.catalogue import find
+from tests.mutations.mutant import Edit
+
+BF16, F32, PREDICATED = OutputType.BFLOAT16, OutputType.FLOAT32, StoreKind.PREDICATED
+ADDED = {"c": Addend.FLOAT32, "bias": Addend.BFLOAT16}
+
+WANTED = [
+    (Problem(150, 200, 400), "128x128"),
+    (Problem(150, 304, 400), "128x256"),
+    (Problem(300, 200, 400), "256x128"),
+    (Problem(150, 200, 1168), "128x192-s2"),
+    (Problem(70, 136, 656), "64x64-k2"),
+    (Problem(200, 136, 656), "64x64-s3-c2x1"),
+    (Problem(70, 200, 656), "64x64-s3-c1x2"),
+    (Problem(70, 101, 272, F32, PREDICATED, Scaling.ROW, **ADDED), "128x64"),
+    (Problem(520, 136, 1168), "64x64-s2"),
+    (Problem(150, 200, 400), "128x128-split2"),
+    (Problem(70, 136, 1680), "128x128-split4"),
+    (Problem(150, 200, 656), "128x192-split3"),
+    (Problem(150, 200, 400), "128x160-split2"),
+    (Problem(300, 136, 400), "256x128-split2"),
+    (Problem(70, 304, 400), "64x256-split2"),
+    (Problem(70, 200, 784), "64x128-split4"),
+    (Problem(70, 200, 144), "64x128-split4"),
+    (Problem(150, 101, 656, F32, PREDICATED, **ADDED), "128x96-split3"),
+    (Problem(70, 200, 272, BF16, StoreKind.TMA, Scaling.ROW, **ADDED), "64x128-split2"),
+    (Problem(130, 101, 400, F32, PREDICATED, Scaling.ROW), "128x128-split2"),
+]
+"""Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
+From 512 rows on, where K is long, rows past M are zeroed."""
+
+FAULTS = {
+    "full-not-awaited": 0,
+    "bytes-expected-too-few": 0,
+    "one-reader-too-few": 3,
+    "cluster-not-joined-at-set-up": 5,
+    "cluster-not-joined-at-tear-down": 5,
+    "missing-rows-expected": 0,
+    "no-proxy-fence": 0,
+    "split-shares-of-the-same-blocks": 9,
+    "split-scales-of-a-of-the-first-share": 9,
+    "split-scales-of-b-of-the-first-share": 9,
+    "split-columns-of-the-first-cta": 9,
+    "split-warpgroups-side-by-side": 15,
+    "split-sender-mistaken": 11,
+    "split-own-sums-of-the-first-part": 9,
+    "split-sums-not-awaited": 9,
+    "split-bytes-expected-too-few": 9,
+    "split-sums-sent-too-early": 9,
+    "split-bytes-expected-too-many": 9,
+    "split-cluster-never-joined": 9,
+}
+"""Mutants, and of `WANTED` a product that each breaks."""
+SEEDS = range(4)
+
+
+def config_of(problem: Problem, label: str) -> TileConfig:
+    return labelled_config(label, problem)
+
+
+def case_of(problem: Problem, maker: Callable[..., Case] = cases.signed) -> Case:
+    dtypes = {
+        name: getattr(torch, addend.value)
+        for name, addend in (("c", problem.c), ("bias", problem.bias))
+        if addend is not Addend.NONE
+    }
+    return maker(problem.m, problem.n, problem.k, seed=cases.fresh_seed(), scaling=problem.scaling, **dtypes)
+
+
+def wrong(multiply: Multiply, case: Case, seed: int) -> str:
+    """What is wrong with a product, in words; nothing if it is right."""
+    out, said = multiply(case, 3, seed)
+    if said:
+        return said
+    report = case.check(out)
+    return "" if not report.failed else f"{case}: {report}"
+
+
+def edited(edits: tuple[Edit, ...], path: str, text: str) -> str:
+    for edit in edits:
+        if edit.header == path:
+            assert text.count(edit.old) == 1
+            text = text.replace(edit.old, edit.new)
+    return text
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> list[Multiply]:
+    pairs = [(problem, config_of(problem, label)) for problem, label in WANTED]
+    return emulated_products(pairs, tmp_path_factory.mktemp("dense"))
+
+
+@pytest.mark.parametrize("index", range(len(WANTED)), ids=[f"{label}-{p.m}x{p.n}x{p.k}" for p, label in WANTED])
+def test_products_are_right_on_an_emulated_hopper(index: int, products: list[Multiply]) -> None:
+    problem = WANTED[index][0]
+    exact = cases.distinct_scales if problem.c is problem.bias is Addend.NONE else cases.small_integers
+    for seed, maker in enumerate((cases.signed, exact)):
+        assert wrong(products[index], case_of(problem, maker), seed) == ""
+
+
+@pytest.mark.parametrize("label", ["128x128-split2", "128x192-split3"])
+def test_shares_are_added_in_their_order(label: str, tmp_path: Path) -> None:
+    """The bits are those of the sum of as many products, each of one share of K."""
+    plain, split = label.split("-split")
+    whole = Problem(70, 200, 128 * 5 - 48, F32)
+    of_share = -(-5 // int(split))
+    columns = [slice(128 * first, min(128 * (first + of_share), whole.k)) for first in range(0, 5, of_share)]
+    shares = [replace(whole, k=part.stop - part.start) for part in columns]
+    wanted = [(whole, config_of(whole, label)), *((share, config_of(share, plain)) for share in shares)]
+    multiply, *multiply_shares = emulated_products(wanted, tmp_path)
+    case = case_of(whole)
+    total = None
+    for part, of_part in zip(columns, multiply_shares, strict=True):
+        blocks = slice(part.start // 128, -(-part.stop // 128))
+        scales_a, scales_b = to_mn_major(case.scales_a[:, blocks]), case.scales_b[:, blocks].contiguous()
+        a, b = case.a[:, part].contiguous(), case.b[:, part].contiguous()
+        sums, said = of_part(replace(case, a=a, b=b, scales_a=scales_a, scales_b=scales_b), 3, 1)
+        assert said == ""
+        total = sums if total is None else total + sums
+    assert total is not None
+    for seed in SEEDS:
+        out, said = multiply(case, 3, seed)
+        assert said == "" and torch.equal(out, total), case
+
+
+@pytest.mark.parametrize(("name", "index"), FAULTS.items(), ids=FAULTS)
+def test_a_fault_is_noticed(name: str, index: int, tmp_path: Path) -> None:
+    problem, label = WANTED[index]
+    edit = partial(edited, find(name).edits)
+    (multiply,) = emulated_products([(problem, config_of(problem, label))], tmp_path, edit)
+    assert any(wrong(multiply, case_of(problem), seed) for seed in SEEDS)
