@@ -264,16 +264,6 @@ def candidate_configs(
             yield config
 
 
-def is_for_few_rows(config: TileConfig) -> bool:
-    """Whether it is a candidate for less than `CLUSTER_ROWS` rows alone."""
-    return config.tile in CLUSTER_TILES
-
-
-def is_for_other_k(config: TileConfig, k: int) -> bool:
-    """Whether it is a candidate for longer or shorter K alone."""
-    return config.tile in (SHORT_K_TILES if k >= LONG_K else LONG_K_TILES)
-
-
 def deepest_config(
     tile: Tile,
     store: StoreKind,

@@ -13,14 +13,13 @@ from fp8gemm.tuning.config import (
     TileConfig,
     align,
     candidate_configs,
-    is_for_other_k,
     shared_bytes,
     staged_parts,
 )
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Grouping
-from fp8gemm.tuning.select import Config, invariant_wave_cols
+from fp8gemm.tuning.select import Config, invariant_wave_cols, is_for_other_k
 from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig
 
 _SLOW_TILE = (128, 160)

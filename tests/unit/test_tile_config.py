@@ -20,13 +20,12 @@ from fp8gemm.tuning.config import (
     TileConfig,
     candidate_configs,
     deepest_config,
-    is_for_few_rows,
-    is_for_other_k,
     shared_bytes,
     staged_parts,
     violations,
 )
 from fp8gemm.tuning.problem import OutputType, Scaling, StoreKind
+from fp8gemm.tuning.select import is_for_few_rows, is_for_other_k
 
 SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
