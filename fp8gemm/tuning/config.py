@@ -201,9 +201,7 @@ def violations(
             found.append(f"{warpgroup_cols} columns of a warpgroup do not divide among {config.split_k} CTAs by 16")
     border_step = gcd(warpgroup_cols, SCALE_BLOCK)
     if scaling is Scaling.BLOCK and SCALE_BLOCK - border_step + warpgroup_cols > 2 * SCALE_BLOCK:
-        found.append(
-            f"block_n = {config.block_n}: {warpgroup_cols} columns of a warpgroup may lie in three scale blocks"
-        )
+        found.append(f"block_n = {config.block_n}: {warpgroup_cols} columns may lie in three scale blocks")
     if config.block_n > hopper.MAX_BOX_ROWS:
         found.append(f"block_n = {config.block_n} exceeds a TMA box of {hopper.MAX_BOX_ROWS} rows")
     if scaling is Scaling.ROW and config.block_n % 32:
