@@ -66,6 +66,15 @@ def check_codes(name: str, codes: Tensor, shape: str) -> None:
     check_no_gradient(name, codes)
 
 
+def check_kept(name: str, codes: Tensor) -> None:
+    """A layer's ``codes`` are e4m3 still when it is called."""
+    if codes.dtype != CODES:
+        raise InputError(
+            f"{name}: expected {CODES}, got {codes.dtype}; of FP8 layers that are given to fully_shard, "
+            f"MixedPrecisionPolicy(param_dtype=...) makes plain numbers: leave param_dtype None for them"
+        )
+
+
 def check_float32(name: str, scales: Tensor, shape: tuple[int, ...], meaning: str) -> None:
     """``scales`` is float32 of ``shape``, of any strides."""
     check_tensor(name, scales)

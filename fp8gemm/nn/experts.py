@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype
+from fp8gemm.checks.tensors import check_kept
 from fp8gemm.checks.tensors import check_tensor as check_dense
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_tensor
@@ -232,7 +233,9 @@ class Fp8Experts(nn.Module):
         return gemm_masked(*quantize_silu_mul(gate_up, counts=counts), *self._weights(DOWN), counts, **options)
 
     def _weights(self, name: str) -> tuple[Tensor, Tensor]:
-        return getattr(self, name), getattr(self, name + SCALES)
+        weight: Tensor = getattr(self, name)
+        check_kept(name, weight)
+        return weight, getattr(self, name + SCALES)
 
     def _options(self, out_dtype: torch.dtype, expected_m: int | None) -> dict[str, Any]:
         return {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}

@@ -28,9 +28,12 @@ from fp8gemm.products.linear import LinearPlan, check_input
 from fp8gemm.products.operands import uses_reference
 from fp8gemm.products.plans import MAX_PLANNED_M
 from fp8gemm.products.quantize import quantize_weight
-from fp8gemm.products.watched import goes_to_operator
+from fp8gemm.products.watched import goes_to_operator, is_plain
 from fp8gemm.scales import block_count
 from fp8gemm.sizes import check_size
+
+Terms = tuple[Tensor, Tensor, Tensor | None]
+"""Weight, scales, bias."""
 
 _OPERANDS = f"x {WEIGHT} {SCALES} {BIAS}?"
 
@@ -167,11 +170,9 @@ class Fp8Linear(nn.Module):
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
         """
         if is_dynamo_compiling():
-            return self._traced(x)  # here, because it cannot trace the next line
+            return self._traced(x, self.weight, self.weight_scale_inv, self.bias)  # it cannot trace the next line
         parameters: Any = self._parameters  # itself, because to look up each of them by name takes longer than a launch
-        if goes_to_operator(_OPERANDS, x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS]):
-            return self._traced(x)
-        return self._plan(x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS])
+        return self._product(x, parameters[WEIGHT], parameters[SCALES], parameters[BIAS])
 
     def forward_quantized(
         self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
@@ -189,39 +190,50 @@ class Fp8Linear(nn.Module):
         Raises:
             InputError: as `fp8gemm.gemm`, in whose words ``b`` and ``scales_b`` are the layer's weight and scales.
         """
-        return gemm(
-            a,
-            scales_a,
-            self.weight,
-            self.weight_scale_inv,
-            bias=self.bias,
-            out_dtype=out_dtype,
-            batch_invariant=self.batch_invariant,
-            static_weights=True,
-        )
+        return self._product_of_codes(a, scales_a, self._tensors(), out_dtype)
 
-    def _traced(self, x: Tensor) -> Tensor:
+    def _tensors(self) -> Terms:
+        """What is multiplied by: weight, scales, bias."""
+        return self.weight, self.weight_scale_inv, self.bias
+
+    def _product(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+        if goes_to_operator(_OPERANDS, x, weight, scales, bias):
+            return self._traced(x, weight, scales, bias)
+        return self._plan(x, weight, scales, bias)
+
+    def _product_of_codes(self, a: Tensor, scales_a: Tensor, terms: Terms, out_dtype: torch.dtype | str) -> Tensor:
+        weight, scales, bias = terms
+        static_weights = self._plan.is_settled(weight)
+        options: dict[str, Any] = {"batch_invariant": self.batch_invariant, "static_weights": static_weights}
+        return gemm(a, scales_a, weight, scales, bias=bias, out_dtype=out_dtype, **options)
+
+    def _traced(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
         """`forward` as nodes of a graph, or for a tensor that is not plain.
 
         NOTE: two operators, so that a compiler that merges equal nodes quantises an input of several layers once.
         """
-        check_input(x, self.weight)
+        check_input(x, weight)
         check_no_gradient("x", x)
-        rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        rows = x if x.dim() == 2 else x.reshape(-1, weight.shape[1])
         rows = rows if rows.stride(1) == 1 else rows.contiguous()
         a, scales_a = torch.ops.fp8gemm.quantize_activation(rows)
-        terms = a, scales_a, self.weight, self.weight_scale_inv, None, self.bias
-        out: Tensor = torch.ops.fp8gemm.gemm(*terms, rows.dtype, self.batch_invariant, True)
-        return out.view(*x.shape[:-1], self.out_features)
+        options = rows.dtype, self.batch_invariant, self._plan.is_settled(weight)
+        out: Tensor = torch.ops.fp8gemm.gemm(a, scales_a, weight, scales, None, bias, *options)
+        return out.view(*x.shape[:-1], weight.shape[0])
 
     def _prepare(self) -> None:
         """On a GPU: load the kernels for the inputs that are expected, and wait until the weight is written.
 
-        NOTE: the layer promises its kernels a static weight: one that no kernel writes while they run.
+        NOTE: the layer promises its kernels a static weight, one that no kernel writes while they run: this one, and
+        none that is put in its place, as FSDP does with what it gathers for each call.
         """
-        if not uses_reference(self.weight):
-            self._plan.prepare(self.weight, self.weight_scale_inv, self.bias, self._dtype)
-            torch.cuda.current_stream(self.weight.device).synchronize()
+        weight, scales, bias = self._tensors()
+        if not is_plain(weight):  # but sharded: whoever gathers it has another tensor to multiply by
+            return
+        self._plan.settle(weight)
+        if not uses_reference(weight):
+            self._plan.prepare(weight, scales, bias, self._dtype)
+            torch.cuda.current_stream(weight.device).synchronize()
 
     @property
     def input_dtype(self) -> torch.dtype:

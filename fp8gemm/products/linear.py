@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 
 from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS, listed
-from fp8gemm.checks.tensors import check_no_gradient, check_tensor, found
+from fp8gemm.checks.tensors import check_kept, check_no_gradient, check_tensor, found
 from fp8gemm.driver.current import current_device, current_stream, launch_on, on_device
 from fp8gemm.driver.launch import BoundLaunch
 from fp8gemm.errors import InputError
@@ -72,9 +73,19 @@ class LinearPlan:
         self._plans: dict[torch.dtype, tuple[settings.Settings, Plan]] = {}
         self._layouts: Recent[_Layout] = Recent(_CALLS)
         self._models: Recent[_Model] = Recent(_SHAPES)
+        # NOTE: weakly, because who shards a layer replaces its weight to have the memory.
+        self._settled: ReferenceType[Tensor] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LinearPlan, max_m=self._max_m, batch_invariant=self._batch_invariant), ()
+
+    def settle(self, weight: Tensor) -> None:
+        """From now on no kernel that is queued or running will write this ``weight`` while a product reads it."""
+        self._settled = ref(weight)
+
+    def is_settled(self, weight: Tensor) -> bool:
+        """Whether that was said of it: kernels are promised a static weight then."""
+        return self._settled is not None and self._settled() is weight
 
     def prepare(self, weight: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Plan:
         """Compile or fetch, and load, what inputs of ``dtype`` need under the settings in force; what is ready already
@@ -87,7 +98,8 @@ class LinearPlan:
         in_force = settings.current()
         chosen_by, found = self._plans.get(dtype, (None, None))
         same = found is not None and found.b is weight and found.scales_b is scales and found.bias is bias
-        if found is None or not same or chosen_by != in_force:
+        settled = self.is_settled(weight)
+        if found is None or not same or found.static_weights is not settled or chosen_by != in_force:
             index = weight.device.index
             for rows in ROWS_OF_WARP:
                 quantizer_for(rows_quantizer(QuantizeSource.PLAIN, dtype, rows), index)
@@ -98,7 +110,7 @@ class LinearPlan:
                 bias=bias,
                 out_dtype=dtype,
                 batch_invariant=self._batch_invariant,
-                static_weights=True,
+                static_weights=settled,
             )
             self._plans[dtype] = in_force, found
         return found
@@ -121,6 +133,8 @@ class LinearPlan:
             scales.data_ptr(),
             # In freed memory one of another dtype may come to lie.
             None if bias is None else (bias.data_ptr(), bias.dtype),
+            # There, too, what is gathered for each call.
+            self.is_settled(weight),
         )
         key = key_of_input(of_weight, x)
         layout = None if key is None else self._layouts.get(key)
@@ -205,9 +219,9 @@ class LinearPlan:
         with on_device(index):
             stream = current_stream(index)
             quantize = quantizer.bind(rows, codes, scales, stream=stream)
-            terms = plan.b, plan.scales_b
+            terms, static = (plan.b, plan.scales_b), plan.static_weights
             multiply = kernel.bind(
-                codes, scales, *terms, out=out.view(m, n), stream=stream, bias=plan.bias, static_weights=True
+                codes, scales, *terms, out=out.view(m, n), stream=stream, bias=plan.bias, static_weights=static
             )
         return _Model(layout.settings, of_weight, quantizer, kernel, (quantize, multiply))
 
@@ -219,6 +233,7 @@ def check_input(x: Tensor, weight: Tensor) -> None:
         InputError: it is not.
     """
     check_tensor("x", x)
+    check_kept("weight", weight)
     k = weight.shape[1]
     if x.dtype not in INPUTS or x.dim() == 0 or x.shape[-1] != k:
         raise InputError(f"x: expected {listed(INPUTS)} of shape (..., {k}) = (..., K), got {found(x)}")
