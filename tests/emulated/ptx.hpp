@@ -72,17 +72,9 @@ inline void cluster_arrive() {
     emulated::arrive_in_cluster();
     step();
 }
-inline void cluster_arrive_relaxed() {
-    cluster_arrive();
-}
 inline void cluster_wait() {
     emulated::wait_until([] { return emulated::cluster_phases != self().cluster_phase; });
 }
-inline void cluster_sync() {
-    cluster_arrive();
-    cluster_wait();
-}
-
 inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
     emulated::barriers[emulated::ranked(shared_address(barrier))] = {arrivals, arrivals, 0, 0};
 }
@@ -245,6 +237,7 @@ struct Descriptors {
 inline void wgmma_fence() {
     self().fenced_waves = true;
 }
+inline void compute_here(Descriptors&) {}
 template <uint32_t kN>
 struct Wgmma {
     static void multiply(float (&d)[kN / 2], Descriptors a, Descriptors b) {

@@ -119,7 +119,7 @@ LOOPS = (
     "128x160",
     "128x144",
 )
-LOOPS_BY_ROWS = ("128x128", "64x192", "256x64")
+LOOPS_BY_ROWS = ("128x128", "64x192", "256x64", "64x192-c1x2", "128x128-c2x1")
 # Where the warpgroups share K, each goes through half of the blocks: these numbers are as many steps as the ones above
 # are blocks, and every kind of the last block, which is whole or partial, and the second share's or the first's.
 K_BLOCKS_SHARED = (1, 2, 3, 4, 6, 7, 13, 15, 18, 71, 135)
@@ -137,7 +137,7 @@ def problems_of_k_blocks(tile: str, scaling: Scaling) -> list[Problem]:
 def check_any_number_of_k_blocks(tile: str, scaling: Scaling, device: torch.device, seed: int) -> None:
     """On few SMs, so that a CTA goes from tile to tile, and so from border to border."""
     problems = problems_of_k_blocks(tile, scaling)
-    config = config_of(problems[0], f"{tile}-c1x1")
+    config = config_of(problems[0], tile if "-c" in tile else f"{tile}-c1x1")
     for kernel in make_kernels([(problem, config) for problem in problems], device, num_sms=5):
         for maker in (cases.distinct_scales, cases.signed):
             case = maker(M, N, kernel.problem.k, seed=seed, device=device, scaling=scaling)

@@ -100,13 +100,24 @@ def early_writes(listing: Listing) -> list[str]:
     return [text for i in entry if writes.match(text := listing.instructions[i].text)]
 
 
-def unfenced_cluster_arrivals(listing: Listing) -> list[str]:
-    """Arrivals at the cluster's barrier that no fence comes before: the line ahead of a release, as PTX defines it."""
+def barriers_shown_too_early(listing: Listing) -> list[str]:
+    """Barriers that are initialised when the cluster has already been told of them."""
     found = []
     for place in listing.where("UCGABAR_ARV"):
-        ahead = [each.opcode for each in listing.instructions[max(place - 6, 0) : place]]
-        if "MEMBAR.ALL.GPU" not in ahead:
-            found.append(f"{listing.instructions[place].text} has no fence ahead of it")
+        after = listing.reached(place, lambda each: each.opcode.startswith("SYNCS.EXCH"))
+        found += [text for i in after if (text := listing.instructions[i].text).startswith("SYNCS.EXCH")]
+    return found
+
+
+def arrivals_at_nobody(listing: Listing) -> list[str]:
+    """Ends of a load thread at whose barriers others of the cluster may still arrive: since it let dependent grids go,
+    after its last load, it has not looked at them. None where no others arrive."""
+    if not listing.where(r"SYNCS\.ARRIVE\.TRANS64\.RED"):
+        return []
+    found = []
+    for place in listing.where("PREEXIT"):
+        after = listing.reached(place, lambda each: each.opcode.startswith(("SYNCS.PHASECHK", "EXIT")))
+        found += [text for i in after if (text := listing.instructions[i].text).startswith("EXIT")]
     return found
 
 

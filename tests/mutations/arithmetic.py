@@ -20,7 +20,7 @@ _ONE_MORE = _K_LOOP.replace("<", "<=")
 _ZEROES = """\
                 const bool zeroes = kZeroesRowsPastM && m_ >= kManyRows && step / Config::kStages == 1;
 """
-_LOADS = "                load(tile, zeroes ? RowsOfA{&map_a_, Stages::kBytes} : rows, step, state);"
+_LOADS = "                load(tile, zeroes ? RowsOfA{&map_a_, Stages::kBytes} : rows, step, state_);"
 _LAST_STEP = "minimum(step, tile.steps() - 1)"
 
 # A wave is started where the tile's sums are known.

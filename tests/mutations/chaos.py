@@ -75,7 +75,6 @@ CHAOS = (
         "ptx/cluster.cuh",
         "FP8GEMM_DEVICE void cluster_arrive() {",
         "FP8GEMM_DEVICE void cluster_wait() {",
-        "FP8GEMM_DEVICE void cluster_sync() {",
         "FP8GEMM_DEVICE void store_async(uint32_t destination, uint32_t barrier, float2 values) {",
     ),
     *_after(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import RACE, Edit, Mutant, race
+from tests.mutations.mutant import HANG, RACE, Edit, Mutant, race
 
 _DENSE = "kernels/dense.cuh"
 _FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
@@ -11,29 +11,29 @@ MUTANTS = (
     race(
         "barriers-used-before-they-are-there",
         "the warps of a CTA do not wait for the one that initialises the barriers",
-        Edit(
-            _DENSE, "        synchronize();\n        ptx::wait_for_previous_grids();", "ptx::wait_for_previous_grids();"
-        ),
+        Edit(_DENSE, "            __syncthreads();\n        }\n        ptx::wait", "        }\n        ptx::wait"),
     ),
     race(
         "cluster-not-joined-at-set-up",
         "a CTA multicasts and arrives although the other may not have initialised its barriers",
         Edit(
-            _DENSE,
-            "        synchronize();\n        ptx::wait_for_previous_grids();",
-            "__syncthreads();\n        ptx::wait_for_previous_grids();",
+            _DENSE, "            ptx::cluster_wait();\n        } else", "            __syncthreads();\n        } else"
         ),
         sample="cluster_m",
     ),
     race(
         "cluster-not-joined-at-tear-down",
         "a CTA leaves while the other of its cluster may still arrive at its barriers",
-        Edit(
-            _DENSE,
-            "if constexpr (Shape::kSharers > 1) {\n            synchronize();\n        }\n    }",
-            "}",
-        ),
+        Edit("mainloop/load.cuh", "                ring_.wait_empty(state_);\n", ""),
         sample="cluster_m",
+    ),
+    Mutant(
+        "held-back-stage-not-returned",
+        "a CTA of a cluster never gets back the stage that the other has multiplied last",
+        (Edit("mainloop/multiply.cuh", "            release_.finish();\n", ""),),
+        ("tests/gpu/test_configs.py::test_any_number_of_k_blocks_scaled_by_rows[128x128-c2x1]",),
+        HANG,
+        sample="cluster_row",
     ),
     Mutant(
         "no-fence-after-barrier-init",

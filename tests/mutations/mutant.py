@@ -115,6 +115,7 @@ SAMPLES = {
     "float32": _product(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
     "row": _product(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
     "row_one_wave": _product(replace(_PROBLEM, scaling=Scaling.ROW), TileConfig(128, 64, 3)),
+    "cluster_row": _product(replace(_PROBLEM, scaling=Scaling.ROW), TileConfig(128, 64, 3, cluster_m=2)),
     "shared_k": _product(_ODD, _SHARED_K),
     "shared_k_row": _product(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
     "split": _product(_PROBLEM, replace(_TILE, split_k=2)),

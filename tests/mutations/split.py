@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         "split-cluster-never-joined",
         "the CTAs of a cluster wait for an arrival that none of them makes",
-        (Edit(_DENSE, "            __syncwarp();\n            ptx::cluster_arrive_relaxed();\n", ""),),
+        (Edit(_DENSE, "            __syncwarp();\n            ptx::cluster_arrive();\n", ""),),
         _K_BLOCKS,
         HANG | RACE,
         sample="split",

@@ -25,11 +25,13 @@
 //   reduction.full       set up (expect_tx) + the bytes, K divided     1                           multiply, 0, once
 //   kFirstShareGiven     both consumer warpgroups, K shared            256                         multiply, once a tile
 //   kSecondShareGiven    both consumer warpgroups, K shared            256                         multiply, once a tile
-//   the CTA's own, or    every thread                                  all threads, of the         all: when barriers are
-//   the cluster's                                                      cluster if it shares        initialised; in such a
-//                                                                      operands                    cluster, before a CTA ends
-//   the cluster's        every thread, K divided                       all threads of the cluster  multiply, once: before sums
-//                                                                                                  go to other CTAs
+//   the CTA's own        every thread, if it has its own operands      all threads                 all: when barriers are
+//                                                                                                  initialised
+//   the cluster's        every thread                                  all threads of the cluster  operands shared: all, as
+//                                                                                                  above; K divided: multiply,
+//                                                                                                  before sums go to others
+//
+// A CTA that shares operands ends when the load thread has found every stage empty: see OperandLoader::finish.
 #pragma once
 
 #include "fp8gemm/epilogue/addends.cuh"
@@ -107,9 +109,11 @@ struct Dense {
             ptx::decrease_registers<kLoadRegisters>();
             if (warp == 0) {
                 if (ptx::elect_one()) {
-                    OperandLoader<Config>(params, shared.operands, rank).run(schedule);
+                    OperandLoader<Config> loader(params, shared.operands, rank);
+                    loader.run(schedule);
                     // All that this CTA reads is on its way, so the next kernel's weights no longer hold it up.
                     ptx::launch_dependents();
+                    loader.finish();
                 }
             } else if (warp <= Epilogue::kStoreWarps) {
                 Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
@@ -118,7 +122,6 @@ struct Dense {
             ptx::increase_registers<kMultiplyRegisters>();
             multiply(params, shared, schedule, warpgroup - 1, warp);
         }
-        tear_down();
     }
 
 private:
@@ -130,11 +133,15 @@ private:
             shared.epilogue.initialize();
             ptx::fence_mbarrier_init();
         }
-        if constexpr (Config::kSplitK > 1) {
+        if constexpr (Shape::kClusterSize > 1) {
             __syncwarp();
-            ptx::cluster_arrive_relaxed();
+            ptx::cluster_arrive();
         }
-        synchronize();
+        if constexpr (Shape::kSharers > 1) {
+            ptx::cluster_wait();
+        } else {
+            __syncthreads();
+        }
         ptx::wait_for_previous_grids();
         Groups::prepare(params, shared.groups);
     }
@@ -160,24 +167,7 @@ private:
             multiplier.mark_sum(finished);
             writer.write(finished, addends, Reduction::add(shared.reduction, warpgroup, accumulators));
         }
-    }
-
-    /// A CTA may not exit while another of its cluster can still write to its shared memory or arrive at its barriers.
-    /// Where the cluster divides K, it has waited for all that is ever written to it.
-    static FP8GEMM_DEVICE void tear_down() {
-        if constexpr (Shape::kSharers > 1) {
-            synchronize();
-        }
-    }
-
-    /// All threads of the CTAs that share operands.
-    static FP8GEMM_DEVICE void synchronize() {
-        if constexpr (Shape::kSharers > 1) {
-            __syncwarp();
-            ptx::cluster_sync();
-        } else {
-            __syncthreads();
-        }
+        multiplier.finish();
     }
 };
 

@@ -49,6 +49,7 @@ class OperandLoader : Tracer<Config, Track::kLoad> {
     uint32_t m_;
     uint32_t rank_m_;
     uint32_t rank_n_;
+    typename Ring::State state_ = Ring::State::for_writer();
 
 public:
     template <class Params>
@@ -79,7 +80,6 @@ public:
     /// By one thread.
     template <class Schedule>
     FP8GEMM_DEVICE void run(Schedule schedule) {
-        auto state = Ring::State::for_writer();
         typename Schedule::Tile tile;
         while (schedule.next(tile)) {
             this->mark_tile(tile);
@@ -88,8 +88,21 @@ public:
 #pragma unroll 1
             for (uint32_t step = 0; step < tile.steps(); ++step) {
                 const bool zeroes = kZeroesRowsPastM && m_ >= kManyRows && step / Config::kStages == 1;
-                load(tile, zeroes ? RowsOfA{&map_a_, Stages::kBytes} : rows, step, state);
-                state.advance();
+                load(tile, zeroes ? RowsOfA{&map_a_, Stages::kBytes} : rows, step, state_);
+                state_.advance();
+            }
+        }
+    }
+
+    /// By the same thread, after `run`: a CTA may not exit while others of its cluster can still write to its shared memory
+    /// or arrive at its barriers. Its own consumers wait for all that is ever written; once every stage has been handed
+    /// back by those of both CTAs, no arrival is on its way any more.
+    FP8GEMM_DEVICE void finish() {
+        if constexpr (Shape::kSharers > 1) {
+#pragma unroll 1
+            for (uint32_t stage = 0; stage < Config::kStages; ++stage) {
+                ring_.wait_empty(state_);
+                state_.advance();
             }
         }
     }

@@ -55,6 +55,13 @@ public:
         }
     }
 
+    /// Hands back the stage that is held back, if there is one.
+    FP8GEMM_DEVICE void finish() {
+        if constexpr (kHoldsBack) {
+            release(0);
+        }
+    }
+
 private:
     /// One arrival per warp at every CTA that writes into this one's stage. Loads are instructions of whole warps, so that
     /// it is enough if the lane that arrives has waited for them.

@@ -12,26 +12,16 @@ FP8GEMM_DEVICE uint32_t cluster_rank() {
     return rank;
 }
 
-/// barrier.cluster.arrive: what this thread wrote is visible to whoever waits. By every thread of every CTA of the cluster.
+/// barrier.cluster.arrive, by every thread of every CTA of the cluster.
+/// NOTE: Relaxed: all that others must see are barriers, which fence_mbarrier_init has made visible. A release at cluster
+/// scope is a membar.gl.
 FP8GEMM_DEVICE void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
-/// barrier.cluster.arrive.relaxed: the same where all that others must see are barriers, which fence_mbarrier_init has made
-/// visible: a release at cluster scope is a membar.gl.
-FP8GEMM_DEVICE void cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 /// barrier.cluster.wait: until all have arrived. By threads that have arrived themselves.
 FP8GEMM_DEVICE void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/// barrier.cluster.arrive + barrier.cluster.wait, by every thread of every CTA of the cluster.
-FP8GEMM_DEVICE void cluster_sync() {
-    cluster_arrive();
-    cluster_wait();
 }
 
 /// mapa: where a place of this CTA's shared memory is in CTA `rank` of this cluster, as an address in shared::cluster.

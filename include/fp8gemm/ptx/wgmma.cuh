@@ -40,6 +40,11 @@ struct Descriptors {
     uint64_t k96;
 };
 
+/// No instruction. The compiler takes it for a change, and computes the descriptors ahead of it.
+FP8GEMM_DEVICE void compute_here(Descriptors& operand) {
+    asm volatile("" : "+l"(operand.k0), "+l"(operand.k32), "+l"(operand.k64), "+l"(operand.k96));
+}
+
 /// wgmma.mma_async.sync.aligned.m64nNk32.f32.e4m3.e4m3, four times: d = a b over 128 columns of K.
 /// D fragment: thread t of the warpgroup holds rows 16 (t / 32) + (t % 32) / 4 and 8 further down; d[4 j] and d[4 j + 1]
 /// are columns 8 j + 2 (t % 4) and the next of the first row, d[4 j + 2] and d[4 j + 3] the same of the second.
