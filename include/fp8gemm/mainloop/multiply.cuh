@@ -30,6 +30,7 @@
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/stage.cuh"
+#include "fp8gemm/mainloop/wave_operands.cuh"
 #include "fp8gemm/ptx/thread.cuh"
 #include "fp8gemm/ptx/wgmma.cuh"
 #include "fp8gemm/scheduler/tile.cuh"
@@ -43,7 +44,6 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     using Stages = OperandStages<Config>;
     using Ring = BarrierRing<Config::kStages>;
     using Scales = Conditional<Config::kScaling == Scaling::kBlock, BlockScales<Config>, RowScales<Config>>;
-    using Wgmma = ptx::Wgmma<Shape::kWaveN>;
     using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
 
 public:
@@ -73,16 +73,13 @@ private:
     Scales scales_;
     uint32_t lane_;
     uint32_t warpgroup_;
-    uint32_t first_row_;     ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
-    uint32_t first_scale_;   ///< its place among the scales of A
-    uint32_t descriptor_a_;  ///< of this warpgroup's rows in stage 0
-    uint32_t descriptor_b_;  ///< of this warpgroup's columns in stage 0
+    uint32_t first_row_;    ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
+    uint32_t first_scale_;  ///< its place among the scales of A
+    WaveOperands<Config, Scales::kAhead> operands_;
     typename Ring::State state_ = Ring::State::for_reader();
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
     uint32_t full_;               ///< address of the full barrier of the stage of `state_`
     StageRelease<Config> release_;
-    ptx::Descriptors first_a_;  ///< with Scales::kAhead, of the first wave of the K block that is multiplied next
-    ptx::Descriptors first_b_;
     float ahead_[Shape::kWavesM][2];  ///< with Scales::kAhead, scales of A of the K block that is multiplied next
 
 public:
@@ -93,12 +90,11 @@ public:
           scales_(params.scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col, Shape::share_of(warpgroup)),
           lane_(ptx::lane_index()),
           warpgroup_(warpgroup),
+          operands_(stages, WarpgroupOrigin<Shape, Config>(warpgroup), Shape::share_of(warpgroup)),
           full_(ptx::shared_address(&stages.ring.full[0])),
           release_(lane_, params.zero) {
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
-        descriptor_a_ = descriptor_address(stages.a[share()]) + descriptor_offset(origin.row * Shape::kBlockK);
-        descriptor_b_ = descriptor_address(stages.b[share()]) + descriptor_offset(origin.col * Shape::kBlockK);
     }
 
     /// Asks for what `run` will need of a tile besides its operands, early enough that it need not wait for it.
@@ -199,8 +195,8 @@ public:
         if (wave == 0) {
             this->mark(Activity::kWaitFull, of_tile(k_block));
         }
-        if (Scales::kAhead && wave == 0) {
-            describe_first_wave();
+        if (wave == 0) {
+            operands_.describe_first(state_.stage);
         }
         if (wave == 0 && !stage_is_full_) {
             ptx::mbarrier_wait(full_, state_.parity);
@@ -212,7 +208,7 @@ public:
         const float* source = Scales::kAhead ? ahead_[m] : &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
         const float scales_a[2] = {source[0], source[Scales::kAhead ? 1 : 8]};
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
-        multiply_wave(flight.stage, m, n, flight.block_sums);
+        operands_.multiply(flight.stage, m, n, flight.block_sums);
         uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);
         if (m == 0) {
             flight.products = scales_.products(slot, k_block, n, scales_a, loaded);
@@ -258,31 +254,6 @@ public:
     }
 
 private:
-    /// Starts block_sums = the wave's product over one K block.
-    FP8GEMM_DEVICE void multiply_wave(uint32_t stage, uint32_t m, uint32_t n,
-                                      float (&block_sums)[Shape::kWaveRegisters]) {
-        const uint32_t a =
-            descriptor_a_ + descriptor_offset(stage * Stages::kStageBytesA + m * Shape::kWaveM * Shape::kBlockK);
-        const uint32_t b =
-            descriptor_b_ + descriptor_offset(stage * Stages::kStageBytesB + n * Shape::kWaveN * Shape::kBlockK);
-        ptx::wgmma_fence();
-        if (Scales::kAhead && m == 0 && n == 0) {
-            Wgmma::multiply(block_sums, first_a_, first_b_);
-        } else {
-            Wgmma::multiply(block_sums, block_descriptors(a), block_descriptors(b));
-        }
-        ptx::wgmma_commit();
-    }
-
-    /// Computes the descriptors of a K block's first wave ahead of the branch that waits for its stage: beside promotion, so
-    /// that its WGMMAs follow one another at once (128x256 at 4096x4096x7168: 0.8 % in bursts, H200, 2026-11-24).
-    FP8GEMM_DEVICE void describe_first_wave() {
-        first_a_ = block_descriptors(descriptor_a_ + descriptor_offset(state_.stage * Stages::kStageBytesA));
-        first_b_ = block_descriptors(descriptor_b_ + descriptor_offset(state_.stage * Stages::kStageBytesB));
-        ptx::compute_here(first_a_);
-        ptx::compute_here(first_b_);
-    }
-
     /// Asks for the next stage while the tensor cores are busy: nothing but the multiplication itself then stands
     /// between one block's promotion and the next block's WGMMAs (3 % of 4096x7168x16384, H200, 2026-11-20).
     FP8GEMM_DEVICE void look_ahead() {
