@@ -61,8 +61,9 @@ class Chip:
         """Clusters of so many CTAs that it holds at once, one CTA to an SM; at least one."""
         if ctas <= 2:  # two SMs of a TPC are in one GPC
             return max(self.num_sms // ctas, 1)
+        # GPCs have unequal numbers of SMs: H200s ran 30 clusters of four at once and not 31, 38 of three and not 40.
         gpcs = min(GPCS, self.num_sms)
-        return max(gpcs * (self.num_sms // gpcs // ctas), 1)
+        return max(gpcs * (self.num_sms // gpcs // ctas) - gpcs // 4, 1)
 
 
 CHIPS = {

@@ -12,6 +12,7 @@ from fp8gemm.sizes import check_whole_sizes
 from fp8gemm.tuning.config import (
     CLUSTER_ROWS,
     CLUSTER_TILES,
+    DEEP_RING_K,
     LONG_K,
     LONG_K_TILES,
     SHORT_K_TILES,
@@ -276,8 +277,8 @@ def is_for_other_k(config: TileConfig, k: int) -> bool:
 
 
 @cache
-def _candidates(store: StoreKind, output: OutputType, scaling: Scaling) -> tuple[TileConfig, ...]:
-    return tuple(candidate_configs(store, output, scaling))
+def _candidates(store: StoreKind, output: OutputType, scaling: Scaling, k: int) -> tuple[TileConfig, ...]:
+    return tuple(candidate_configs(store, output, scaling, k))
 
 
 @lru_cache(maxsize=4096)
@@ -286,4 +287,7 @@ def _tile_costs(
 ) -> tuple[tuple[TileConfig, TileCost], ...]:
     """The candidates, each with what its tile costs whatever M is: a plan asks for hundreds of M of one K."""
     problem = Problem(1, 1, k, output, store, scaling)
-    return tuple((config, tile_cost(problem, config)) for config in _candidates(store, output, scaling))
+    return tuple(
+        (config, tile_cost(problem, config))
+        for config in _candidates(store, output, scaling, DEEP_RING_K * (k >= DEEP_RING_K))
+    )

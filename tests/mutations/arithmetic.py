@@ -32,7 +32,7 @@ _SUMS_AT_THE_START = (
     ),
     Edit(_MULTIPLY, "        clear(accumulators);\n", "        clear(accumulators);\n        sums_ = &accumulators;\n"),
 )
-_MULTIPLY_WAVE = "multiply_wave(flight.stage, m, n, flight.block_sums);"
+_MULTIPLY_WAVE = "operands_.multiply(flight.stage, m, n, flight.block_sums);"
 _PROMOTE_AT_THE_END = f"""\
         if (chunk.first_step + wave_of_chunk / kWavesPerStep + 1 == kSteps) {{
             float block_sums[Shape::kWaveRegisters];
@@ -96,7 +96,7 @@ MUTANTS = (
         "the descriptor of B advances along K by half of what that of A does",
         (
             Edit(
-                _MULTIPLY,
+                "mainloop/wave_operands.cuh",
                 "block_descriptors(b));",
                 "{matrix_descriptor(b), matrix_descriptor(b + 1), matrix_descriptor(b + 2),"
                 " matrix_descriptor(b + 3)});",

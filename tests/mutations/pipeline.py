@@ -232,14 +232,14 @@ _TENSOR_CORE = (
     Mutant(
         "no-fence-before-wgmma",
         "nothing orders what was done with the registers before the WGMMAs that write them",
-        (Edit(_MULTIPLY, "        ptx::wgmma_fence();\n", ""),),
+        (Edit("mainloop/wave_operands.cuh", "        ptx::wgmma_fence();\n", ""),),
         _WARNED,
         gpu=False,
     ),
     Mutant(
         "group-not-committed",
         "the WGMMAs of a wave are in no group that could be waited for",
-        (Edit(_MULTIPLY, "        ptx::wgmma_commit();\n", ""),),
+        (Edit("mainloop/wave_operands.cuh", "        ptx::wgmma_commit();\n", ""),),
         (),
         gpu=False,
         same_code="the assembler ends a group at the last WGMMA before a wait, asked or not",

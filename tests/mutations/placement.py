@@ -139,7 +139,7 @@ _LOADS = (
     Mutant(
         "warpgroups-multiply-one-place",
         "both warpgroups multiply the rows of A that are the first's",
-        (Edit("mainloop/multiply.cuh", "descriptor_offset(origin.row * Shape::kBlockK)", "descriptor_offset(0)"),),
+        (Edit("mainloop/wave_operands.cuh", "descriptor_offset(origin.row * Shape::kBlockK)", "descriptor_offset(0)"),),
         under("128x128"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutant import Edit, Mutant, race, under
 
+_OPERANDS = "mainloop/wave_operands.cuh"
 _MULTIPLY, _BLOCK, _LOAD = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/load.cuh"
 _SHARES, _SHAPE = "mainloop/warpgroup_reduction.cuh", "common/tile_shape.cuh"
 
@@ -31,8 +32,8 @@ _BLOCKS = (
     _share(
         "shares-multiply-the-same",
         "both warpgroups multiply the K block of a stage that is the first one's",
-        Edit(_MULTIPLY, "descriptor_address(stages.a[share()])", "descriptor_address(stages.a[0])"),
-        Edit(_MULTIPLY, "descriptor_address(stages.b[share()])", "descriptor_address(stages.b[0])"),
+        Edit(_OPERANDS, "descriptor_address(stages.a[share])", "descriptor_address(stages.a[0])"),
+        Edit(_OPERANDS, "descriptor_address(stages.b[share])", "descriptor_address(stages.b[0])"),
     ),
     _share(
         "shares-scaled-by-the-same-of-a",

@@ -107,7 +107,7 @@ def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> N
     every = [config.tile for config in candidate_configs(store)]
     assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *CLUSTER_TILES]
     for config in candidate_configs(store):
-        assert is_for_few_rows(config) or config.cluster_size == 1
+        assert is_for_few_rows(config) or config.cluster_m * config.cluster_n == 1
 
 
 @pytest.mark.parametrize(("k", "others"), [(LONG_K - 16, LONG_K_TILES), (LONG_K, SHORT_K_TILES)])
@@ -168,9 +168,10 @@ def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
     for config in candidate_configs(store):
         block = (config.block_m + config.block_n) * 128 + 4 * config.block_m
         stage = block * config.warpgroups_k
-        stored_cols = config.block_n // config.warpgroups_n // config.warpgroups_k
+        stored_cols = config.block_n // config.warpgroups_n // config.warpgroups_k // config.split_k
         output = 2 * config.staging_slots * 64 * gcd(stored_cols, 32) * 2 if store is TMA else 0
         exchanged = 4 * config.block_m * config.block_n // 2 if config.warpgroups_k == 2 else 0
+        exchanged += 4 * config.block_m * config.block_n // config.split_k * (config.split_k - 1)
         least = config.stages * (stage + 16) + exchanged + output
         assert least <= shared_bytes(config, store) < least + 4096
         assert (config.block_bytes(), config.stage_bytes()) == (block, stage)

@@ -88,7 +88,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
     ranked, (_, rows) = ranked_configs(problem, named), step_of(m)
     assert ranked[0] == select_config(problem, named)
     swapped = swap_ab_candidates(rows, n, k, named.num_sms) if m <= LADDER[-1] else ()
-    assert Counter(ranked) == Counter([*candidate_configs(store), *swapped])
+    assert Counter(ranked) == Counter([*candidate_configs(store, k=k), *swapped])
     order = []
     for config in ranked:
         is_last = isinstance(config, TileConfig) and (
@@ -96,6 +96,10 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
             or -(-n // config.block_n) < config.cluster_n
             or (rows >= CLUSTER_ROWS and is_for_few_rows(config))
             or is_for_other_k(config, k)
+            or (
+                config.split_k > 1
+                and -(-rows // config.block_m) * -(-n // config.block_n) > named.clusters(config.split_k)
+            )
         )
         order.append((is_last, predicted_us(replace(problem, m=rows), config, named)))
     assert order == sorted(order)
