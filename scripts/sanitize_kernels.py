@@ -35,7 +35,7 @@ from fp8gemm.kernels.catalogue import kernel_request, load_kernel  # noqa: E402
 from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
 from fp8gemm.products.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.reference import gemm_reference  # noqa: E402
-from fp8gemm.tuning.config import candidate_configs  # noqa: E402
+from fp8gemm.tuning.candidates import candidate_configs  # noqa: E402
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind  # noqa: E402
 from fp8gemm.tuning.select import Config  # noqa: E402
 from fp8gemm.tuning.swap_ab import SwapAbConfig  # noqa: E402

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
 from typing import NamedTuple
@@ -222,55 +221,8 @@ def violations(
     return found
 
 
-TILES = (
-    Tile(128, 128),
-    Tile(128, 192),
-    Tile(128, 160),
-    Tile(128, 256),
-    Tile(64, 256),
-    Tile(64, 192),
-    Tile(128, 64),
-    Tile(64, 128),
-)
-"""Tiles worth compiling; of two that are predicted to cost the same the first is chosen. With the one for the shape's
-K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
-2026-11-23)."""
-
-LONG_K = 1024
-LONG_K_TILES = (
-    Tile(64, 64, warpgroups_k=2),
-    Tile(128, 128, split_k=2),
-    Tile(128, 96, split_k=2),
-    Tile(64, 128, split_k=4),
-)
-"""Tiles that are worth compiling from so much K on alone: adding up the shares of K takes as long as some K blocks.
-Those that a cluster computes are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in
-bursts than the fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24)."""
-SHORT_K_TILES = (Tile(64, 64),)
-"""And for less K alone."""
-
-CLUSTER_ROWS = 256
-CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
-"""Tiles that are worth compiling for less than `CLUSTER_ROWS` rows alone. From 64 rows on no cluster was the fastest at
-any of those shapes."""
-
 MAX_STAGES = 8
 """More stages than this hide no more latency."""
-DEEP_RING_K = 4096
-DEEP_RINGS = {Tile(128, 256): 3}
-"""From so much K on these tiles trade staging slots, down to so many, for a stage more: it gains up to 2 % from K of
-7168 on, and loses 2 to 12 % up to 2048 (H200, 2026-11-23)."""
-
-
-def candidate_configs(
-    store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK, k: int = 0
-) -> Iterator[TileConfig]:
-    """Every config worth compiling for so much K, in a fixed order."""
-    for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *CLUSTER_TILES):
-        slots = DEEP_RINGS.get(tile) if k >= DEEP_RING_K else None
-        config = deepest_config(tile, store, output, scaling, slots)
-        if config is not None:
-            yield config
 
 
 def deepest_config(

@@ -7,19 +7,18 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fp8gemm.tuning import hopper, swap_ab
+from fp8gemm.tuning.candidates import CLUSTER_TILES, candidate_configs, is_for_other_k
 from fp8gemm.tuning.config import (
     BARRIER_BYTES,
-    CLUSTER_TILES,
     TileConfig,
     align,
-    candidate_configs,
     shared_bytes,
     staged_parts,
 )
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Grouping
-from fp8gemm.tuning.select import Config, invariant_wave_cols, is_for_other_k
+from fp8gemm.tuning.select import Config, invariant_wave_cols
 from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig
 
 _SLOW_TILE = (128, 160)

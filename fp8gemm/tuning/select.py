@@ -9,16 +9,15 @@ from functools import cache, lru_cache
 from operator import itemgetter
 
 from fp8gemm.sizes import check_whole_sizes
-from fp8gemm.tuning.config import (
+from fp8gemm.tuning.candidates import (
     CLUSTER_ROWS,
-    CLUSTER_TILES,
     DEEP_RING_K,
     LONG_K,
-    LONG_K_TILES,
-    SHORT_K_TILES,
-    TileConfig,
     candidate_configs,
+    is_for_few_rows,
+    is_for_other_k,
 )
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import Predictor, TileCost, tile_cost
@@ -264,16 +263,6 @@ def why_last(problem: Problem, config: Config, chip: Chip) -> str:
     if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
         return "its clusters, of which each has one tile, would not all run at once"
     return ""
-
-
-def is_for_few_rows(config: TileConfig) -> bool:
-    """Whether it is a candidate for less than `CLUSTER_ROWS` rows alone."""
-    return config.tile in CLUSTER_TILES
-
-
-def is_for_other_k(config: TileConfig, k: int) -> bool:
-    """Whether it is a candidate for longer or shorter K alone."""
-    return config.tile in (SHORT_K_TILES if k >= LONG_K else LONG_K_TILES)
 
 
 @cache

@@ -10,7 +10,8 @@ import torch
 
 from fp8gemm.lab.profiling.trace import TILE, Recording, Span, summarise
 from fp8gemm.lab.profiling.traced import TracedKernel
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from tests import cases
 from tests.cases import Case

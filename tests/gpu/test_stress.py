@@ -20,7 +20,8 @@ import torch
 
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig

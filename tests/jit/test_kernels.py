@@ -18,7 +18,8 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.tuning.config import TileConfig, candidate_configs, violations
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig, violations
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import enumerate_configs

@@ -21,7 +21,8 @@ from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning import hopper
-from fp8gemm.tuning.config import Tile, TileConfig, candidate_configs, deepest_config
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind

@@ -14,7 +14,8 @@ import pytest
 from fp8gemm import settings
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from tests.jit.sass import Instructions, find, instructions_of
 

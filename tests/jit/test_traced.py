@@ -14,7 +14,8 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.profiling.trace import ACTIVITIES, BUFFER_BYTES, TRACKS
 from fp8gemm.lab.profiling.traced import traced_request
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from tests.jit.sass import disassemble, disassemblers
 from tests.jit.test_kernels import faults_of

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.problem import Problem, StoreKind
 from tests.scripts import load_script

@@ -10,13 +10,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.tuning.config import CLUSTER_ROWS, candidate_configs
+from fp8gemm.tuning.candidates import CLUSTER_ROWS, candidate_configs
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
 from fp8gemm.tuning.model import Predictor, predict, tile_cost
 from fp8gemm.tuning.problem import Grouping, Problem, counted_rows_between
-from fp8gemm.tuning.select import config_by_m, ranked_configs, select, why_last
+from fp8gemm.tuning.select import (
+    config_by_m,
+    ranked_configs,
+    select,
+    why_last,
+)
 from tests.problems import any_problem
 
 chips = st.sampled_from(sorted(CHIPS))

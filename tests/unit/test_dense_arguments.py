@@ -13,7 +13,8 @@ from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.kernels import dense
 from fp8gemm.kernels import gemm as kernel
 from fp8gemm.kernels.dense import DenseKernel
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Problem, StoreKind
 from tests import cases
 

@@ -16,7 +16,8 @@ from fp8gemm.lab.bench import peers
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import product_suite
 from fp8gemm.lab.labels import labelled_config
-from fp8gemm.tuning.config import candidate_configs, violations
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import violations
 from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, named_chip
 from fp8gemm.tuning.problem import Problem, StoreKind
 

@@ -22,10 +22,16 @@ from fp8gemm.kernels import loaded, nearest
 from fp8gemm.products import dense, operands, plans
 from fp8gemm.reference import gemm_reference
 from fp8gemm.scales import is_mn_major
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
-from fp8gemm.tuning.select import Config, config_by_m, eligible_configs, ranked_configs
+from fp8gemm.tuning.select import (
+    Config,
+    config_by_m,
+    eligible_configs,
+    ranked_configs,
+)
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import NO_TABLES, Entry, Table, tile_of, write_table
 from tests import cases

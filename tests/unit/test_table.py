@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from fp8gemm import settings
 from fp8gemm.tuning import table
-from fp8gemm.tuning.config import TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs, is_for_few_rows
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
 from fp8gemm.tuning.problem import (
     FEW_ROWS,
@@ -33,7 +34,6 @@ from fp8gemm.tuning.select import (
     config_by_m,
     eligible_configs,
     enumerate_configs,
-    is_for_few_rows,
     ranked_configs,
     select,
     select_config,

@@ -9,23 +9,26 @@ from typing import Any
 import pytest
 
 from fp8gemm.tuning import hopper
-from fp8gemm.tuning.config import (
+from fp8gemm.tuning.candidates import (
     CLUSTER_TILES,
     LONG_K,
     LONG_K_TILES,
-    MAX_STAGES,
     SHORT_K_TILES,
     TILES,
+    candidate_configs,
+    is_for_few_rows,
+    is_for_other_k,
+)
+from fp8gemm.tuning.config import (
+    MAX_STAGES,
     Tile,
     TileConfig,
-    candidate_configs,
     deepest_config,
     shared_bytes,
     staged_parts,
     violations,
 )
 from fp8gemm.tuning.problem import OutputType, Scaling, StoreKind
-from fp8gemm.tuning.select import is_for_few_rows, is_for_other_k
 
 SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED

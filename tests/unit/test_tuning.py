@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 import fp8gemm
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.config import CLUSTER_ROWS, TileConfig, candidate_configs
+from fp8gemm.tuning.candidates import (
+    CLUSTER_ROWS,
+    candidate_configs,
+    is_for_few_rows,
+    is_for_other_k,
+)
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS, Chip, chip_name, chip_of_device, limited_chip, named_chip
 from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
@@ -25,8 +31,6 @@ from fp8gemm.tuning.select import (
     config_by_m,
     enumerate_configs,
     invariant_wave_cols,
-    is_for_few_rows,
-    is_for_other_k,
     ranked_configs,
     select,
     select_config,
