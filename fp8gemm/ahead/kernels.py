@@ -25,10 +25,9 @@ from fp8gemm.kernels.quantize import (
 )
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number, is_norm_depth
-from fp8gemm.tuning.epilogue import parse_epilogue
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, chip_names, limited_chip, named_chip
-from fp8gemm.tuning.problem import InputType, OutputType, Problem, Scaling, StoreKind, packed_problem
+from fp8gemm.tuning.problem import InputType, OutputType, Problem, Scaling, StoreKind, packed_problem, parse_epilogue
 from fp8gemm.tuning.select import config_by_m
 
 CHIPS = ("h200", "h100")
@@ -62,7 +61,7 @@ class Variants:
 
     Attributes:
         outputs: types of D.
-        epilogues: as `fp8gemm.tuning.epilogue.parse_epilogue` reads them.
+        epilogues: as `fp8gemm.tuning.problem.parse_epilogue` reads them.
         scaling: of B.
         static_weights: True as linear layers ask, False as `fp8gemm.gemm` does.
         batch_invariant: as in `fp8gemm.gemm`, but for None: what the settings say.

@@ -19,10 +19,9 @@ from fp8gemm.ahead.kernels import (
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.kernels.quantize import QuantizeSource
-from fp8gemm.tuning.epilogue import epilogue_text, parse_output
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Addend, OutputType, Problem
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, epilogue_text, parse_output
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -22,8 +22,8 @@ from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, requi
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.quoting import counted
 from fp8gemm.sizes import check_whole_sizes
-from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped_problem import AnyProblem
+from fp8gemm.tuning.problem import parse_output
 
 if TYPE_CHECKING:
     from torch import nn

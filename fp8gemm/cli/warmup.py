@@ -34,10 +34,9 @@ from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.kernels.recording import recorded
 from fp8gemm.quoting import quoted, quoted_path
 from fp8gemm.sizes import MAX_NORM_K
-from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
 from fp8gemm.tuning.grouped import GROUPINGS, parse_grouping
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, AnyProblem, GroupedProblem
-from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling
+from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, parse_epilogue, parse_output
 
 EXAMPLE = "fp8gemm warmup --nk 2112x7168 --max-m 64 --chip h200 --calls layer"
 

@@ -10,10 +10,18 @@ from enum import Enum
 from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.tuning.epilogue import NONE, epilogue_text
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, named_chip
-from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind, packed_problem
+from fp8gemm.tuning.problem import (
+    NO_EPILOGUE,
+    Grouping,
+    OutputType,
+    Problem,
+    Scaling,
+    StoreKind,
+    epilogue_text,
+    packed_problem,
+)
 
 MAX_M = 16384
 """Rows up to which a warmup makes kernels ready if nobody says how many."""
@@ -57,7 +65,7 @@ def _groups(problem: GroupedProblem) -> str:
 
 def _terms(problem: Problem) -> str:
     epilogue = epilogue_text(problem.c, problem.bias)
-    added = "" if epilogue == NONE else f" --epilogue {epilogue}"
+    added = "" if epilogue == NO_EPILOGUE else f" --epilogue {epilogue}"
     return f"{added} --scaling 1d1d" if problem.scaling is Scaling.ROW else added
 
 

@@ -8,12 +8,19 @@ from functools import lru_cache
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number
-from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped_config import swapped_candidates, tile_candidates
 from fp8gemm.tuning.grouped_model import predicted_us
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import Chip, named_chip
-from fp8gemm.tuning.problem import FEW_ROWS, Addend, Grouping, OutputType, counted_rows, counted_rows_between
+from fp8gemm.tuning.problem import (
+    FEW_ROWS,
+    Addend,
+    Grouping,
+    OutputType,
+    counted_rows,
+    counted_rows_between,
+    parse_output,
+)
 from fp8gemm.tuning.select import Config, joined
 
 GROUPINGS = tuple(grouping for grouping in Grouping if grouping is not Grouping.NONE)

@@ -18,7 +18,6 @@ from fp8gemm.tuning.candidates import (
     is_for_other_k,
 )
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.epilogue import parse_epilogue, parse_output
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import Predictor, TileCost, tile_cost
 from fp8gemm.tuning.problem import (
@@ -31,6 +30,8 @@ from fp8gemm.tuning.problem import (
     counted_rows,
     counted_rows_between,
     packed_problem,
+    parse_epilogue,
+    parse_output,
 )
 from fp8gemm.tuning.swap_ab import SwapAbConfig, swap_ab_candidates, tiles_of
 from fp8gemm.tuning.swap_ab_model import predict_swap_ab
@@ -60,7 +61,7 @@ def select(
         m, n, k: the sizes.
         chip: as `fp8gemm.tuning.hopper.named_chip` finds it.
         out_dtype: bfloat16, float16 or float32, by name or as torch's.
-        epilogue: what is added, as `fp8gemm.tuning.epilogue.parse_epilogue` reads it.
+        epilogue: what is added, as `fp8gemm.tuning.problem.parse_epilogue` reads it.
         batch_invariant, static_weights: as in `fp8gemm.gemm`.
 
     Raises:

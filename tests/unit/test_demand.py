@@ -25,9 +25,18 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.hints import warmup_of, warmup_of_quantizer
 from fp8gemm.kernels.quantize import norm_threads, quantizer_of_norm
 from fp8gemm.kernels.recording import recorded
-from fp8gemm.tuning.epilogue import epilogue_text, parse_epilogue, parse_output
 from fp8gemm.tuning.hopper import CHIPS, chip_name, limited_chip, named_chip
-from fp8gemm.tuning.problem import Addend, InputType, OutputType, Problem, StoreKind, packed_problem
+from fp8gemm.tuning.problem import (
+    Addend,
+    InputType,
+    OutputType,
+    Problem,
+    StoreKind,
+    epilogue_text,
+    packed_problem,
+    parse_epilogue,
+    parse_output,
+)
 from fp8gemm.tuning.select import select_config
 from tests import cases
 from tests.played_gpu import PlayedGpu

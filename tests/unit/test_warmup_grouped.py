@@ -29,11 +29,10 @@ from fp8gemm.kernels.hints import warmup_of
 from fp8gemm.kernels.recording import record_problem, recorded
 from fp8gemm.nn import experts
 from fp8gemm.products import grouped_products
-from fp8gemm.tuning.epilogue import parse_output
 from fp8gemm.tuning.grouped import GROUPINGS, enumerate_grouped_configs, select_grouped
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import chip_name, limited_chip, named_chip
-from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
+from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind, parse_output
 
 H200 = named_chip("h200")
 MOST = 3000
