@@ -15,7 +15,6 @@ TILES = (
     Tile(64, 256),
     Tile(64, 192),
     Tile(128, 64),
-    Tile(64, 128),
 )
 """Tiles worth compiling; of two that are predicted to cost the same the first is chosen. With the one for the shape's
 K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
@@ -38,6 +37,9 @@ CLUSTER_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
 """Tiles that are worth compiling for less than `CLUSTER_ROWS` rows alone. From 64 rows on no cluster was the fastest at
 any of those shapes."""
+FEW_ROWS_TILES = (Tile(64, 128), *CLUSTER_TILES)
+"""With those that are so for few rows alone: from there on 128x64 is as fast as 64x128 within 2 % where either is the
+fastest (H200, 2026-11-24)."""
 
 DEEP_RING_K = 4096
 DEEP_RINGS = {Tile(128, 256): 3}
@@ -49,7 +51,7 @@ def candidate_configs(
     store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK, k: int = 0
 ) -> Iterator[TileConfig]:
     """Every config worth compiling for so much K, in a fixed order."""
-    for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *CLUSTER_TILES):
+    for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES):
         slots = DEEP_RINGS.get(tile) if k >= DEEP_RING_K else None
         config = deepest_config(tile, store, output, scaling, slots)
         if config is not None:
@@ -58,7 +60,7 @@ def candidate_configs(
 
 def is_for_few_rows(config: TileConfig) -> bool:
     """Whether it is a candidate for less than `CLUSTER_ROWS` rows alone."""
-    return config.tile in CLUSTER_TILES
+    return config.tile in FEW_ROWS_TILES
 
 
 def is_for_other_k(config: TileConfig, k: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.candidates import (
-    CLUSTER_TILES,
+    FEW_ROWS_TILES,
     LONG_K,
     LONG_K_TILES,
     SHORT_K_TILES,
@@ -108,7 +108,7 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
     every = [config.tile for config in candidate_configs(store)]
-    assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *CLUSTER_TILES]
+    assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_m * config.cluster_n == 1
 
