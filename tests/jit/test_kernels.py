@@ -18,7 +18,7 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.render import render_source
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.candidates import DEEP_RING_K, candidate_configs
 from fp8gemm.tuning.config import TileConfig, violations
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
@@ -37,13 +37,14 @@ BENCHMARKED = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 
 
 
 def every_config(store: StoreKind) -> list[TileConfig]:
-    return list(candidate_configs(store))
+    """Those for short K, and for long."""
+    return list(dict.fromkeys([*candidate_configs(store), *candidate_configs(store, k=DEEP_RING_K)]))
 
 
 def every_tile(store: StoreKind, first: int = 0) -> list[TileConfig]:
     """Each tile once, K shared or not, with the cluster shapes in rotation."""
     by_tile: dict[tuple[int, int, int], list[TileConfig]] = {}
-    for config in candidate_configs(store):
+    for config in every_config(store):
         by_tile.setdefault((config.block_m, config.block_n, config.warpgroups_k), []).append(config)
     return [configs[(first + i) % len(configs)] for i, configs in enumerate(by_tile.values())]
 
@@ -178,7 +179,7 @@ def test_whatever_is_legal_can_be_built(scaling: Scaling, cache: Path) -> None:
         itertools.product(range(16, 257, 16), ((2, 1, 1), (1, 2, 1), (1, 1, 2)), (1, 2))
     ):
         store = (StoreKind.TMA, StoreKind.PREDICATED)[i // 5 % 2]
-        config = TileConfig(64 * rows, block_n, 2, 1, 1, rows, cols, shares, in_flight)
+        config = TileConfig(64 * rows, block_n, 2, 1, 1, rows, cols, shares, waves_in_flight=in_flight)
         if not violations(config, store, scaling=scaling):
             requests.append(kernel_request(Problem(1, 584, 144, store=store, scaling=scaling), config))
     assert len(requests) > 15
