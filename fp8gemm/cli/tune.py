@@ -26,7 +26,7 @@ from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
 from fp8gemm.lab.tune.results import Results, Row, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
-from fp8gemm.quoting import counted
+from fp8gemm.quoting import counted, quoted
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
@@ -80,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL,...",
         help=f"time these beside them, candidates or not: {EXPECTED}",
     )
-    parser.add_argument("--peer", action="store_true", help=f"time torch._scaled_mm ({report.PEER}) beside them")
+    peers = f"time others' kernels beside them, of {', '.join(report.PEERS)}"
+    parser.add_argument("--peers", type=listed(_peer), default=(), metavar="NAME,...", help=peers)
     parser.add_argument("--results", type=Path, metavar="PATH", help="write every timing here; go on where it ends")
     parser.add_argument(
         "--table",
@@ -179,7 +180,7 @@ def _check_options(options: argparse.Namespace) -> None:
     Raises:
         InputError: some are.
     """
-    names = ("nk", "shapes", "random", "also", "peer", "results", "table", "static_weights")
+    names = ("nk", "shapes", "random", "also", "peers", "results", "table", "static_weights")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
     if options.grouped and given:
         raise InputError(f"expected none of these beside --grouped, got {', '.join(given)}")
@@ -256,8 +257,7 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
         return (kernel_request(each.problem, each.candidates[name]) for name in names if name in each.candidates)
 
     known = [output.results.row(each.shape, choice=each.choice, model=each.model) for each in work]
-    peers = [report.PEER] if options.peer else []
-    missing = [row.missing([*each.candidates, *peers]) for row, each in zip(known, work, strict=True)]
+    missing = [row.missing([*each.candidates, *options.peers]) for row, each in zip(known, work, strict=True)]
     start = time.monotonic()
     # None: no bar where standard error is no terminal.
     bar = tqdm(total=len(work), unit="shape", leave=False, disable=None)
@@ -272,7 +272,8 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
                 ahead.wait(list(requests(each, names)))
                 configs = [each.candidates[name] for name in names if name in each.candidates]
                 try:
-                    measured = tuner.measure(each.problem, configs, peer=report.PEER in names)
+                    peers = [name for name in options.peers if name in names]
+                    measured = tuner.measure(each.problem, configs, peers=peers)
                 except LostDeviceError as error:
                     output.results.add(merged(row, {}, {}, {error.label: str(error)}))
                     raise
@@ -284,6 +285,12 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
 def _how(options: argparse.Namespace) -> str:
     turn = f" of {options.measure_ms:g} ms" if options.regime is Regime.TURN else ""
     return method([options.regime], options.rounds) + turn
+
+
+def _peer(text: str) -> str:
+    if text not in report.PEERS:
+        raise InputError(f"expected {' or '.join(report.PEERS)}, got {quoted(text)}")
+    return text
 
 
 def _candidates(text: str) -> int | None:

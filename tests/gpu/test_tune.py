@@ -43,14 +43,14 @@ def test_candidates_are_timed_and_select_follows_the_table(
     results, path = tmp_path / "results.json", tmp_path / "table.json"
     # Each shape has an entry then, whichever config is fastest.
     monkeypatch.setattr(report, "updated", partial(report.updated, margin=-1.0))
-    code, found = tune(capsys, "--peer", "--results", str(results), "--table", str(path))
+    code, found = tune(capsys, "--peers", "tensorwise", "--results", str(results), "--table", str(path))
     assert code == 0, [row["failed"] for row in found["rows"]]
     chip = device_chip(device.index)
     for shape, row in zip(SHAPES, json.loads(results.read_text())["rows"], strict=True):
         ranked = [config.label for config in eligible_configs(Problem(*shape), chip, NO_TABLES)]
         assert set(row["us"]) == set(ranked[:3]) and set(row["peers"]) == {"tensorwise"}
         assert all(1 < us < 1000 for us in [*row["us"].values(), *row["peers"].values()])
-    assert found["regret_mean"] >= 0 and found["peer_geomean"] > 0
+    assert found["regret_mean"] >= 0 and found["peers"]["tensorwise"]["geomean"] > 0
 
     tiles = {entry.key: entry.tile for entry in read_table(path).entries}
     assert len(tiles) == len(SHAPES)
@@ -65,5 +65,5 @@ def test_candidates_are_timed_and_select_follows_the_table(
             case.check(plan(case.a, case.scales_a)).raise_if_failed(f"{case}, {kernel.config}")
 
     before = results.read_text()
-    assert tune(capsys, "--peer", "--results", str(results))[0] == 0
+    assert tune(capsys, "--peers", "tensorwise", "--results", str(results))[0] == 0
     assert json.loads(results.read_text())["rows"] == json.loads(before)["rows"], "nothing was measured again"

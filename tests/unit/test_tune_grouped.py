@@ -184,7 +184,10 @@ def test_sizes_of_groups_are_about_the_typical_one() -> None:
     assert random_sizes(5, 1, 3) == [1] * 5
 
 
-@pytest.mark.parametrize("option", ["--nk 8x16", "--shapes 8x8x16", "--random 2", "--peer", "--table t", "--results r"])
+REFUSED = "--nk 8x16", "--shapes 8x8x16", "--random 2", "--peers deepgemm", "--table t", "--results r"
+
+
+@pytest.mark.parametrize("option", REFUSED)
 def test_options_of_other_products_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tune", "--grouped", "4x128x128", *option.split()]) == 1
     assert f"expected none of these beside --grouped, got {option.split()[0]}" in capsys.readouterr().err

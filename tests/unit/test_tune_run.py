@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -122,10 +123,10 @@ RANKED = [config.label for config in eligible_configs(Problem(200, 512, 256), na
 def test_a_run_times_judges_resumes_and_fills_a_table(gpu: Gpu, tmp_path: Path, capsys) -> None:
     files = ["--results", str(tmp_path / "r.json"), "--table", str(tmp_path / "t.json")]
     gpu.us = {RANKED[0]: 12.0, RANKED[1]: 8.0, "tensorwise": 6.0}
-    code, found = tune(capsys, *files, "--candidates", "3", "--peer", "--seed", "9")
+    code, found = tune(capsys, *files, "--candidates", "3", "--peers", "tensorwise", "--seed", "9")
     (row,) = found["rows"]
     assert code == 0 and gpu.timed == [*RANKED[:3], "tensorwise"] and len(gpu.asked) == 3
-    assert (row["best"], row["choice"], row["regret"], row["speed"]) == (RANKED[1], RANKED[0], 0.5, 0.5)
+    assert (row["best"], row["choice"], row["regret"], row["speed"]) == (RANKED[1], RANKED[0], 0.5, {"tensorwise": 0.5})
     assert found["seed"] == 9 and found["regret_mean"] == 0.5 and found["left_out"] == 0
     with settings.scope(tables=[tmp_path / "t.json"]):
         assert select(200, 512, 256).label == RANKED[1]
@@ -134,7 +135,7 @@ def test_a_run_times_judges_resumes_and_fills_a_table(gpu: Gpu, tmp_path: Path, 
 
     gpu.timed.clear(), gpu.asked.clear()
     gpu.us[RANKED[4]] = 7.0
-    code, found = tune(capsys, *files, "--candidates", "5", "--peer")
+    code, found = tune(capsys, *files, "--candidates", "5", "--peers", "tensorwise")
     assert code == 0 and gpu.timed == RANKED[3:5] and len(gpu.asked) == 2
     assert found["seed"] == 9 and found["rows"][0]["best"] == RANKED[4]
     (entry,) = read_table(tmp_path / "t.json").entries
@@ -142,6 +143,31 @@ def test_a_run_times_judges_resumes_and_fills_a_table(gpu: Gpu, tmp_path: Path, 
 
     gpu.timed.clear()
     assert tune(capsys, *files, "--candidates", "5")[0] == 0 and gpu.timed == []
+
+
+def test_deep_gemm_is_timed_beside_them_and_held_to_the_same_product(
+    gpu: Gpu, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = "--candidates", "1", "--peers", "deepgemm"
+    monkeypatch.setitem(sys.modules, "deep_gemm", None)
+    code, found = tune(capsys, *wanted)
+    assert code == 0 and found["rows"][0]["speed"] == {} and "deep_gemm" in found["rows"][0]["failed"]["deepgemm"]
+
+    def fp8_gemm_nt(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], out: Tensor) -> None:
+        out.copy_(factor * gemm_reference(*a, *b))
+
+    monkeypatch.setitem(sys.modules, "deep_gemm", SimpleNamespace(fp8_gemm_nt=fp8_gemm_nt))
+    factor = 1.0
+    code, found = tune(capsys, *wanted)
+    assert code == 0 and found["rows"][0]["speed"] == {"deepgemm": 1.0} and found["peers"]["deepgemm"]["shapes"] == 1
+    factor = 1.1
+    assert "differs" in tune(capsys, *wanted)[1]["rows"][0]["failed"]["deepgemm"]
+
+
+def test_an_unknown_peer_is_named(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["tune", "--peers", "cutlass"])
+    assert "expected tensorwise or deepgemm, got 'cutlass'" in capsys.readouterr().err
 
 
 def test_candidates_are_measured_alone_where_that_is_asked(gpu: Gpu, tmp_path: Path, capsys) -> None:

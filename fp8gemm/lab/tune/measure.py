@@ -19,7 +19,7 @@ from fp8gemm.lab.bench.graph import GraphTimer, check_result
 from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, normal, scaled_mm_call
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
-from fp8gemm.lab.tune.report import PEER
+from fp8gemm.lab.tune.report import PEERS
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import empty_mn_major
 from fp8gemm.tuning.hopper import Chip
@@ -88,8 +88,8 @@ class Tuner:
         self.device, self.chip, self.generator, self._regime = device, chip, generator, regime
         self._rounds, self.measure_us, self._warm_seconds = rounds, measure_us, warm_seconds
 
-    def measure(self, problem: Problem, configs: Sequence[Config], *, peer: bool) -> Measured:
-        """Time these configs, and the peer if asked for.
+    def measure(self, problem: Problem, configs: Sequence[Config], *, peers: Sequence[str] = ()) -> Measured:
+        """Time these configs, and of `PEERS` those asked for.
 
         Raises:
             LostDeviceError: a kernel ended the context.
@@ -101,9 +101,9 @@ class Tuner:
         makers: dict[str, Callable[[], list[Call]]] = {
             config.label: partial(self._calls, problem, config, operands) for config in configs
         }
-        if peer:
-            makers[PEER] = operands.peer_calls
-        return self.in_turn(makers, lambda label, call: operands.check(call, is_peer=label == PEER), plan)
+        calls_of = {"tensorwise": operands.scaled_mm_calls, "deepgemm": operands.deep_gemm_calls}
+        makers |= {peer: calls_of[peer] for peer in peers}
+        return self.in_turn(makers, operands.check, plan)
 
     def make_room(self) -> None:
         """Before operands are made: give back memory that torch keeps of earlier shapes, if it is much."""
@@ -141,8 +141,8 @@ class Tuner:
         timings = measure_in_turn(takes, rounds=self._rounds)
         for label, reason in timings.failed.items():
             _require_context(label, RuntimeError(reason))
-        peers = {PEER: timings.us[PEER]} if PEER in timings.us else {}
-        us = {label: us for label, us in timings.us.items() if label != PEER}
+        peers = {name: us for name, us in timings.us.items() if name in PEERS}
+        us = {label: us for label, us in timings.us.items() if label not in PEERS}
         return Measured(us, peers, {**failed, **timings.failed})
 
     def _calls(self, problem: Problem, config: Config, operands: _OperandSets) -> list[Call]:
@@ -198,15 +198,31 @@ class _OperandSets:
 
         return [partial(call, index) for index in range(len(self._sets))]
 
-    def peer_calls(self) -> list[Call]:
-        """One call of the peer per operand set, on the same codes under one scale."""
+    def scaled_mm_calls(self) -> list[Call]:
+        """One call of torch._scaled_mm per operand set, on the same codes under one scale."""
         one = torch.ones((), device=self._outs[0].device)
         return [
             scaled_mm_call(a, one, b, one, out=self._outs[index % len(self._outs)])
             for index, (a, _, b, _) in enumerate(self._sets)
         ]
 
-    def check(self, call: Call, *, is_peer: bool) -> None:
+    def deep_gemm_calls(self) -> list[Call]:
+        """One call of DeepGEMM per operand set.
+
+        Raises:
+            Exception: it cannot be imported, or whatever it raises itself.
+        """
+        import deep_gemm
+
+        def call(index: int) -> Tensor:
+            a, scales_a, b, scales_b = self._sets[index]
+            out = self._outs[index % len(self._outs)]
+            deep_gemm.fp8_gemm_nt((a, scales_a), (b, scales_b), out)
+            return out
+
+        return [partial(call, index) for index in range(len(self._sets))]
+
+    def check(self, label: str, call: Call) -> None:
         """Run a call on the first set, and hold every element of its result to the product, and to the first result
         that was right.
 
@@ -215,7 +231,7 @@ class _OperandSets:
         """
         self._outs[0].fill_(math.nan)  # what a kernel does not write must not be what another has written
         out = call()
-        if is_peer:
+        if label == "tensorwise":
             torch.cuda.synchronize()  # other scales make another product; a failed launch is to be noticed here, though
             return
         if self._expected is None:

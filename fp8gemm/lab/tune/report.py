@@ -16,24 +16,53 @@ from fp8gemm.tuning.table import Entry, Key, Table, tile_of_label
 MARGIN = 0.015
 """By how much a config must beat the model's choice to enter a table: what two runs may differ by is no reason to."""
 
-PEER = "tensorwise"
+PEERS = ("tensorwise", "deepgemm")
+"""Who can be timed beside the candidates, by the benchmark's names."""
 
 
 def header() -> str:
     """The columns' names."""
     configs = f"{'best us':>9} {'config':<18} | {'choice us':>9} {'config':<18} {'regret':>7}"
-    return f"{'M':>6} {'N':>6} {'K':>6} | {configs} | speed relative to {PEER}"
+    return f"{'M':>6} {'N':>6} {'K':>6} | {configs} | speed relative to {' '.join(PEERS)}"
 
 
 def line(row: Row) -> str:
     """A shape, and below it what failed."""
-    shape, best, speed = row.shape, row.best, row.speed_relative_to(PEER)
+    shape, best = row.shape, row.best
     best_us, choice_us = (cell(row.us.get(label or ""), 9, 2) for label in (best, row.choice))
     regret = "-" if row.regret is None else f"{row.regret:.2%}"
     cells = f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {best_us} {best or '-':<18} | "
     cells += f"{choice_us} {row.choice:<18} {regret:>7} | "
-    cells += "-" if speed is None else f"{speed:.3f}"
+    cells += " ".join(cell(row.speed_relative_to(peer), len(peer), 3) for peer in PEERS)
     return "\n".join([cells, *(f"{'':>20} | {name} failed: {reason}" for name, reason in row.failed.items())])
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The choice's speed over a peer's, at the shapes where both were timed.
+
+    Attributes:
+        shapes: how many.
+        at_least_as_fast: at how many of them the choice takes no longer.
+        geomean, slowest: geometric mean and least of these speeds.
+        best_geomean: geometric mean of the fastest candidate's.
+    """
+
+    shapes: int
+    at_least_as_fast: int
+    geomean: float
+    slowest: float
+    best_geomean: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], peer: str) -> Beside | None:
+        """Compute them; None without such a shape."""
+        timed = [(row, speed) for row in rows if (speed := row.speed_relative_to(peer)) is not None]
+        if not timed:
+            return None
+        speeds = [speed for _, speed in timed]
+        best = geometric_mean(row.peers[peer] / min(row.us.values()) for row, _ in timed)
+        return cls(len(speeds), sum(speed >= 1 for speed in speeds), geometric_mean(speeds), min(speeds), best)
 
 
 @dataclass(frozen=True)
@@ -43,9 +72,7 @@ class Summary:
     Attributes:
         shapes: how many have a time for the choice.
         regret_mean, regret_p95, regret_max: of the choice over the fastest candidate; None without such shapes.
-        peer_shapes: shapes that the peer was timed on too.
-        peer_geomean: geometric mean of the choice's speed over the peer's.
-        best_geomean: the same of the fastest candidate's.
+        peers: by name, of those that were timed.
         failed: candidates without a time, over all shapes.
     """
 
@@ -53,27 +80,20 @@ class Summary:
     regret_mean: float | None
     regret_p95: float | None
     regret_max: float | None
-    peer_shapes: int
-    peer_geomean: float | None
-    best_geomean: float | None
+    peers: dict[str, Beside]
     failed: int
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Summary:
         """Compute them."""
         regrets = [row.regret for row in rows if row.regret is not None]
-        beside = [row for row in rows if row.speed_relative_to(PEER) is not None]
-        speeds = [row.peers[PEER] / row.us[row.choice] for row in beside]
-        best = [row.peers[PEER] / min(row.us.values()) for row in beside]
         return cls(
             shapes=len(regrets),
             regret_mean=statistics.fmean(regrets) if regrets else None,
             regret_p95=percentile(regrets, 0.95) if regrets else None,
             regret_max=max(regrets, default=None),
-            peer_shapes=len(beside),
-            peer_geomean=geometric_mean(speeds) if speeds else None,
-            best_geomean=geometric_mean(best) if best else None,
-            failed=sum(len(row.failed.keys() - {PEER}) for row in rows),
+            peers={peer: beside for peer in PEERS if (beside := Beside.of(rows, peer)) is not None},
+            failed=sum(len(row.failed.keys() - set(PEERS)) for row in rows),
         )
 
     def __str__(self) -> str:
@@ -83,10 +103,11 @@ class Summary:
             f"{self.shapes} shapes: the choice costs {self.regret_mean:.2%} over the fastest candidate on average, "
             f"{self.regret_p95:.2%} at the 95th percentile, {self.regret_max:.2%} at most"
         )
-        if self.peer_geomean is not None:
+        for peer, beside in self.peers.items():
             text += (
-                f"\nspeed relative to {PEER}, geometric mean of {self.peer_shapes} shapes: {self.peer_geomean:.3f}, "
-                f"of the fastest candidate {self.best_geomean:.3f}"
+                f"\nspeed relative to {peer}: {beside.geomean:.3f} by geometric mean of {beside.shapes} shapes (of the "
+                f"fastest candidate {beside.best_geomean:.3f}), at least 1 at {beside.at_least_as_fast}, "
+                f"{beside.slowest:.3f} at the slowest"
             )
         return text + (f"\n{self.failed} candidates failed" if self.failed else "")
 
@@ -106,7 +127,7 @@ def as_json(rows: Sequence[Row], summary: Summary) -> dict[str, Any]:
             "choice": row.choice,
             "choice_us": row.us.get(row.choice),
             "regret": row.regret,
-            "speed": row.speed_relative_to(PEER),
+            "speed": {peer: speed for peer in PEERS if (speed := row.speed_relative_to(peer)) is not None},
             "failed": row.failed,
         }
         for row in rows
