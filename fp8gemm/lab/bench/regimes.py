@@ -10,8 +10,9 @@ from fp8gemm.quoting import quoted
 
 IDLE_S = 0.04
 """Before a burst: until the clock has risen to the highest."""
-SUSTAINED_S = 0.24
-"""Of one kernel alone. What the clock does falls into the first half, and the second is timed."""
+SUSTAINED_S = 0.5
+"""Of one kernel alone. The clock settles in the first half, 75 to 200 ms after a pause or another kernel (H200,
+2026-11-24), and the second is timed."""
 ALONE_FROM = 512
 """Rows from which power sets the clock, so that kernels are by default measured alone."""
 
