@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from statistics import geometric_mean
+from collections.abc import Sequence
 from typing import Any
 
 from calibration.figures import in_order, m_class, regret_figures
 from calibration.report import off_by, percent
 
 from result_tables.markdown import MISSING, Result, source, table, whole
+from result_tables.speed import PEERS, spread
 
-BASELINE = "tensorwise"
 ALL = "all"
 
 
@@ -43,46 +43,37 @@ def calibration(result: Result) -> list[str]:
 
 
 def random_shapes(result: Result) -> list[str]:
-    """Regret of the choice, and its speed relative to cuBLASLt with a scale per tensor, by class of M."""
+    """Regret of the choice, and its speed relative to each peer, by class of M."""
     timed = [row for row in result["rows"] if row["choice"] in row["us"]]
+    peers = [peer for peer in PEERS if any(peer in row.get("peers", {}) for row in timed)]
     classes = in_order([m_class(row["m"]) for row in timed])
-    rows = [_random_row(name, [row for row in timed if m_class(row["m"]) == name]) for name in classes]
+    rows = [_random_row(name, [row for row in timed if m_class(row["m"]) == name], peers) for name in classes]
     missing = len(result["rows"]) - len(timed)
     count = f"{whole(len(timed))} random shapes"
+    heads = ["M", "shapes", "regret", "95 % within", "worst"]
     return [
         source(result, f"torch {result['torch']}", count) + f" {result['method'][0].upper()}{result['method'][1:]}.",
         "",
-        "Regret: time of the choice over the fastest measured candidate's, less 1. Speed: of the choice, and of the "
-        "fastest candidate, relative to `torch._scaled_mm` with one scale per tensor, above 1 where fp8gemm is faster.",
+        "Regret: time of the choice over the fastest measured candidate's, less 1. Speed: of the choice relative to a "
+        "peer's, above 1 where fp8gemm is faster: geometric mean, and from the least to the largest; then at how many "
+        "shapes it is as fast or faster.",
         "",
         *table(
-            [
-                "M",
-                "shapes",
-                "regret",
-                "95 % within",
-                "worst",
-                "speed",
-                "slowest",
-                "faster at",
-                "of the fastest candidate",
-            ],
-            [*rows, _random_row(ALL, timed)],
+            [*heads, *(head for peer in peers for head in (PEERS[peer], "as fast at"))],
+            [*rows, _random_row(ALL, timed, peers)],
         ),
         *(["", f"Shapes at which the choice was not measured: {missing}."] if missing else []),
     ]
 
 
-def _random_row(name: str, rows: list[dict[str, Any]]) -> list[str]:
+def _random_row(name: str, rows: list[dict[str, Any]], peers: Sequence[str]) -> list[str]:
     regrets = [row["us"][row["choice"]] / min(row["us"].values()) - 1 for row in rows]
     cells = [name, *_regrets({ALL: regret_figures(regrets)}, ALL)]
-    compared = [row for row in rows if BASELINE in row.get("peers", {})]
-    if not compared:
-        return [*cells, *[MISSING] * 4]
-    speeds = [row["peers"][BASELINE] / row["us"][row["choice"]] for row in compared]
-    best = [row["peers"][BASELINE] / min(row["us"].values()) for row in compared]
-    faster = f"{sum(speed > 1 for speed in speeds)} of {len(speeds)}"
-    return [*cells, f"{geometric_mean(speeds):.2f}", f"{min(speeds):.2f}", faster, f"{geometric_mean(best):.2f}"]
+    for peer in peers:
+        speeds = [row["peers"][peer] / row["us"][row["choice"]] for row in rows if peer in row.get("peers", {})]
+        as_fast = f"{sum(speed >= 1 for speed in speeds)} of {len(speeds)}" if speeds else MISSING
+        cells += [spread(speeds), as_fast]
+    return cells
 
 
 def _errors(error: dict[str, Any], name: str) -> list[str]:

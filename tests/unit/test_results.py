@@ -163,9 +163,13 @@ def test_random_shapes_are_drawn_by_class_of_m() -> None:
     rows += [{**row(5000, "a", None, a=11.0, b=10.0), "peers": {}}, row(300, "c", 1.0, a=1.0)]
     text = draw("random", {**H200, "torch": "2.11", "method": "medians", "rows": rows})
     assert text.startswith("NVIDIA H200, 2026-01-02, torch 2.11, 3 random shapes. Medians.\n")
-    assert "| 256-1023 | 2 | 12.5 % | 23.8 % | 25.0 % | 1.00 | 0.50 | 1 of 2 | 1.12 |" in text
-    assert "| 4096-16384 | 1 | 10.0 % | 10.0 % | 10.0 % | - | - | - | - |" in text
-    assert "| all | 3 | 11.7 % | 23.5 % | 25.0 % | 1.00 | 0.50 | 1 of 2 | 1.12 |" in text
+    assert "| worst | `torch._scaled_mm`, per-tensor scales | as fast at |" in text and "DeepGEMM" not in text
+    assert "| 256-1023 | 2 | 12.5 % | 23.8 % | 25.0 % | 1.00 (0.50 to 2.00) | 1 of 2 |" in text
+    assert "| 4096-16384 | 1 | 10.0 % | 10.0 % | 10.0 % | - | - |" in text
+    assert "| all | 3 | 11.7 % | 23.5 % | 25.0 % | 1.00 (0.50 to 2.00) | 1 of 2 |" in text
+    rows[0]["peers"]["deepgemm"] = 10.0
+    text = draw("random", {**H200, "torch": "2.11", "method": "medians", "rows": rows})
+    assert "| as fast at | DeepGEMM | as fast at |" in text and "| 1 of 2 | 1.00 (1.00 to 1.00) | 1 of 1 |" in text
     assert text.endswith("\n\nShapes at which the choice was not measured: 1.")
 
 
