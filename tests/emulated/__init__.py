@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from examples.learn_hopper.run import ROOT, Step, make_arguments, source_of
+from examples.learn_hopper.run import Step, make_arguments, source_of
 from examples.learn_hopper.tasks import Task
 from fp8gemm.driver import tensor_map
 from fp8gemm.driver.tensor_map import DataType, Swizzle
+from fp8gemm.jit.headers import include_dir
 from tests.host_compiler import compile_library
 
-_HERE, _INCLUDE = Path(__file__).parent, ROOT / "include"
+_HERE = Path(__file__).parent
 _PROGRAM = """\
 #include "ptx.hpp"
 #include "run.hpp"
@@ -68,13 +69,14 @@ def headers(directory: Path, edit: Callable[[str, str], str] = lambda path, text
         directory: where those stand that are not as the device has them.
         edit: what to make of a header's text, by its path below include/fp8gemm.
     """
-    for path in (_INCLUDE / "fp8gemm").rglob("*.cuh"):
-        name = path.relative_to(_INCLUDE)
+    include = include_dir()
+    for path in (include / "fp8gemm").rglob("*.cuh"):
+        name = path.relative_to(include)
         text = "" if name.parent.name == "ptx" else _on_host(edit(str(name.relative_to("fp8gemm")), path.read_text()))
         if text != path.read_text():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(text)
-    return [f"-I{place}" for place in (directory, _HERE, _INCLUDE)]
+    return [f"-I{place}" for place in (directory, _HERE, include)]
 
 
 def _on_host(text: str) -> str:

@@ -162,12 +162,17 @@ def _promotes_own_wave(listing: Listing, place: int) -> bool:
 
 
 def _users(listing: Listing, place: int) -> set[str]:
-    """The instructions that read what a load has loaded."""
-    found = set[str]()
-    for register in listing.instructions[place].writes:
-        after = listing.reached(place, lambda each, own=register: own in each.writes and not each.guard)
-        found |= {listing.instructions[i].text for i in after if register in listing.instructions[i].reads}
-    return found
+    """The instructions that read what a load has loaded, or what that was copied to, as across a loop's back edge."""
+    found, copied, copies = set[int](), [place], {place}
+    while copied:
+        here = copied.pop()
+        for register in listing.instructions[here].writes:
+            after = listing.reached(here, lambda each, own=register: own in each.writes and not each.guard)
+            found |= {i for i in after if register in listing.instructions[i].reads}
+        new = {i for i in found if listing.instructions[i].opcode == "MOV"} - copies
+        copied += new
+        copies |= new
+    return {listing.instructions[i].text for i in found}
 
 
 def _waves_started(listing: Listing, place: int, copied: bool) -> int | None:

@@ -57,8 +57,8 @@ def single() -> Iterator[tuple[Problem, Config]]:
     for scaling in Scaling:
         added = Problem(1, 577, 1168, F32, PREDICATED, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         yield from ((added, config) for config in candidate_configs(PREDICATED, F32, scaling))
-    # Scales that are loaded ahead: of two waves above each other, and where those of the weight are fetched anew. And K
-    # that a cluster divides, of every orientation of warpgroups.
+    # Scales that are loaded ahead: of two waves above each other, and where those of the weight are fetched anew. K
+    # that a cluster divides, of every orientation of warpgroups. And a stage held back for which another CTA waits.
     for problem, label in (
         (Problem(1, 584, 1168), "256x128"),
         (Problem(1, 577, 4224, F32, PREDICATED), "256x128"),
@@ -66,6 +66,7 @@ def single() -> Iterator[tuple[Problem, Config]]:
         (Problem(1, 584, 2048), "128x128-split2"),
         (Problem(1, 577, 1168, F32, PREDICATED), "128x192-split3"),
         (Problem(1, 577, 2048, F32, PREDICATED, Scaling.ROW), "64x128-split4"),
+        (Problem(1, 584, 4224, F32, TMA, Scaling.ROW), "128x128-c2x1"),
     ):
         yield problem, labelled_config(label, problem)
     for index, config in enumerate(SPREAD):
@@ -177,16 +178,20 @@ def test_a_stage_is_handed_back_when_its_scales_are_in_registers(compiled: Compi
 
 
 def test_scales_of_a_choice_of_kernels_are_in_registers(tmp_path: Path) -> None:
-    """The test above on kernels of one wave and two, few enough for faulty headers to be tried one after the other."""
+    """The test above on kernels of one wave and two, and on one that loads scales ahead: few enough for faulty headers
+    to be tried one after the other."""
     wanted = [
         Kernel(kernel_request(problem, config), config, problem.scaling)
         for scaling, tile in product(Scaling, (Tile(64, 64), Tile(256, 64), Tile(64, 128)))
         if (config := deepest_config(tile, PREDICATED, F32, scaling)) is not None
         for problem in (Problem(1, 65, 128, F32, PREDICATED, scaling),)
     ]
+    ahead = Problem(1, 65, 1168, F32, PREDICATED)
+    wanted.append(Kernel(kernel_request(ahead, config := labelled_config("256x128", ahead)), config, ahead.scaling))
     for kernel, listing in compile_all("", wanted, tmp_path / "kernels"):
         assert not kernel.holds_back and order.scale_loads(listing)
-        assert order.late_loads(listing) == order.unbound_scales(listing) == [], listing.label
+        late = order.late_loads(listing, ahead=kernel.loads_ahead)
+        assert late == order.unbound_scales(listing) == [], listing.label
 
 
 def test_the_loads_that_are_looked_at_are_there(compiled: Compiled) -> None:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from tests.mutations.mutant import HANG, RACE, Edit, Mutant, race
 
 _DENSE = "kernels/dense.cuh"
+_STAGES_AWAITED = """\
+            for (uint32_t stage = 0; stage < Config::kStages; ++stage) {
+                ring_.wait_empty(state_);
+"""
+_EMULATED = (
+    "tests/jit/test_dense_emulated.py::test_products_are_right_on_an_emulated_hopper[64x64-s3-c2x1-200x136x656]",
+)
 _FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
 
 MUTANTS = (
@@ -27,6 +34,22 @@ MUTANTS = (
         Edit("mainloop/load.cuh", "                ring_.wait_empty(state_);\n", ""),
         sample="cluster_m",
     ),
+    *(
+        Mutant(
+            f"cluster-joined-{name}-at-tear-down",
+            what,
+            (Edit("mainloop/load.cuh", _STAGES_AWAITED, edited),),
+            _EMULATED,
+            RACE,
+            gpu=False,
+            sample="cluster_m",
+        )
+        for name, what, edited in (
+            ("but-for-a-stage", "of all stages but one", _STAGES_AWAITED.replace("stage = 0", "stage = 1")),
+            ("a-phase-late", "of a phase ago", f"            state_.parity ^= 1;\n{_STAGES_AWAITED}"),
+        )
+        for what in (f"a CTA leaves when it has seen the arrivals {what}, and the other may still send some",)
+    ),
     Mutant(
         "held-back-stage-not-returned",
         "a CTA of a cluster never gets back the stage that the other has multiplied last",
@@ -42,7 +65,7 @@ MUTANTS = (
         (),
         gpu=False,
         sample="cluster_m",
-        same_code="sm_90a has no instruction for this fence; the barrier that follows orders the initialisation",
+        same_code="sm_90a has no instruction for this fence; the barrier that follows is arrived at when it is done",
     ),
     Mutant(
         "previous-grids-not-awaited",

@@ -111,7 +111,7 @@ struct Dense {
                 if (ptx::elect_one()) {
                     OperandLoader<Config> loader(params, shared.operands, rank);
                     loader.run(schedule);
-                    // All that this CTA reads is on its way, so the next kernel's weights no longer hold it up.
+                    // All operands of this CTA are on their way, so the next kernel's weights no longer hold them up.
                     ptx::launch_dependents();
                     loader.finish();
                 }

@@ -6,7 +6,8 @@
 //   - the arrival's address contains the loaded scales, and'ed with a zero that only the host knows to be one; or
 //   - where scales are too many for that (kHoldsBack), a stage is handed back when the next K block has been multiplied.
 //     That one's sums are in the registers that the promotion before read its own from, so the promotion was issued before
-//     it. This is so because the assembler gives all waves the same registers, of which there are no others to give.
+//     it. This is so because the assembler gives all waves the same registers, of which there are no others to give. The
+//     last one, for which another CTA may wait, is handed back behind the epilogue, which has read all sums.
 // tests/jit/test_machine_order.py looks for both in the machine code.
 #pragma once
 

@@ -27,6 +27,7 @@ struct SplitReduction {
     static constexpr uint32_t kPieces = Shape::kWavesM * kPiecesOfWave;
     static constexpr uint32_t kSumsOfWave = Shape::kWarpgroupCols / 2;  ///< of a thread, in 64 rows
     static_assert(TileShape<Summed<Config>>::kWavesN == 1, "columns that a CTA keeps are of one wave");
+    static_assert(Config::kWarpgroupsK == 1, "the warpgroups' shares of K would not be added up");
 
     struct SharedStorage {
         /// By who sends them: the other CTAs in the order of their shares.

@@ -13,8 +13,8 @@ FP8GEMM_DEVICE uint32_t cluster_rank() {
 }
 
 /// barrier.cluster.arrive, by every thread of every CTA of the cluster.
-/// NOTE: Relaxed: all that others must see are barriers, which fence_mbarrier_init has made visible. A release at cluster
-/// scope is a membar.gl.
+/// NOTE: Relaxed: all that others must see are barriers, which fence_mbarrier_init has made visible. (Of bytes that one
+/// expects already it says nothing: what arrives before is counted below zero.) A release at cluster scope is a membar.gl.
 FP8GEMM_DEVICE void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
