@@ -38,7 +38,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     axes.minorticks_off()
     axes.set_xlabel("M")
     axes.set_ylabel("speed relative to cuBLASLt with one scale per tensor")
-    axes.set_title(f"{result['gpu']}, {result['date']}, torch {result['torch']}", fontsize="medium")
+    alone = ", each alone under sustained load" if any(row.get("regime") == "sustained" for row in rows) else ""
+    axes.set_title(f"{result['gpu']}, {result['date']}, torch {result['torch']}{alone}", fontsize="medium")
     axes.grid(alpha=0.3, axis="y")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small")
     canvas.save(figure, path, result)
