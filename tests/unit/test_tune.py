@@ -86,6 +86,14 @@ def _table_heading() -> dict[str, Any]:
     return {name: value for name, value in HEADING.items() if name != "seed"}
 
 
+def test_an_unknown_peer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--peers", "deepgemm,cutlass"])
+    assert "expected tensorwise or deepgemm, got 'cutlass'" in capsys.readouterr().err
+
+
 def test_regret_and_speed() -> None:
     assert row(a=3.0, b=2.0).regret == 0.5 and row(a=2.0, b=3.0).regret == 0.0
     assert row(a=2.0, b=1.0).best == B

@@ -164,12 +164,6 @@ def test_deep_gemm_is_timed_beside_them_and_held_to_the_same_product(
     assert "differs" in tune(capsys, *wanted)[1]["rows"][0]["failed"]["deepgemm"]
 
 
-def test_an_unknown_peer_is_named(capsys) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["tune", "--peers", "cutlass"])
-    assert "expected tensorwise or deepgemm, got 'cutlass'" in capsys.readouterr().err
-
-
 def test_candidates_are_measured_alone_where_that_is_asked(gpu: Gpu, tmp_path: Path, capsys) -> None:
     results = str(tmp_path / "r.json")
     code, found = tune(capsys, "--candidates", "2", "--regime", "sustained", "--results", results)
