@@ -95,7 +95,10 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     shared = config.waves * config.block_k * (WAVE_ROWS + config.wave_cols) / constants.shared_bytes_per_cycle
     wave = max(tensor, shared) / config.waves
     # One after the other, or one behind the other with the last of a chunk waited for.
-    latency = waves_of_warpgroup * (wave + wave_latency_cycles(config, constants))
+    # Of several waves one after the other, the next one's scales and descriptors are ready when a wave ends.
+    is_ahead = scaling is Scaling.BLOCK and config.waves_in_flight == 1 and waves_of_warpgroup > 1
+    between = constants.ahead_latency_cycles if is_ahead else constants.wave_latency_cycles
+    latency = waves_of_warpgroup * (wave + between)
     if config.waves_in_flight > 1:
         latency = latency / config.waves_in_flight + constants.drain_cycles
     if scaling is Scaling.ROW:
@@ -117,13 +120,6 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     return TileCost(
         tensor, shared, latency, block, epilogue, config.whole_k_blocks(problem.k_blocks) * block + epilogue, l2
     )
-
-
-def wave_latency_cycles(config: TileConfig, constants: Constants) -> float:
-    """From the end of a wave to the start of the next of its warpgroup. Where several waves of a K block come one after
-    the other, scales and descriptors are ready by then."""
-    is_ahead = config.waves_in_flight == 1 and config.waves > config.warpgroups
-    return constants.ahead_latency_cycles if is_ahead else constants.wave_latency_cycles
 
 
 class Predictor:

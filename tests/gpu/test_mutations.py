@@ -19,7 +19,7 @@ from tests.mutations.mutant import Mutant
 from tests.mutations.report import write_report
 from tests.mutations.runner import Outcome, run_mutant
 
-WORKERS = max((os.cpu_count() or 1) - 2, 1)
+WORKERS = max(len(os.sched_getaffinity(0)) - 2, 1)
 """Most of the time compiles; what the GPU does of it, its processes share."""
 _FAMILY = "test_launches_behind_many_stores_are_right"
 CONTROL_LIMIT_S = 580.0

@@ -37,18 +37,17 @@ MUTANTS = (
     *(
         Mutant(
             f"cluster-joined-{name}-at-tear-down",
-            what,
+            f"a CTA leaves when it has seen the arrivals {which}, and the other may still send some",
             (Edit("mainloop/load.cuh", _STAGES_AWAITED, edited),),
             _EMULATED,
             RACE,
             gpu=False,
             sample="cluster_m",
         )
-        for name, what, edited in (
+        for name, which, edited in (
             ("but-for-a-stage", "of all stages but one", _STAGES_AWAITED.replace("stage = 0", "stage = 1")),
             ("a-phase-late", "of a phase ago", f"            state_.parity ^= 1;\n{_STAGES_AWAITED}"),
         )
-        for what in (f"a CTA leaves when it has seen the arrivals {what}, and the other may still send some",)
     ),
     Mutant(
         "held-back-stage-not-returned",

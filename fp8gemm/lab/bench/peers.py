@@ -167,10 +167,17 @@ def _cublas_block(operands: Operands) -> Call:
 
 
 def _deep_gemm(operands: Operands, *, pdl: bool = False) -> Call:
+    return deep_gemm_call(*operands.blocks, out=operands.empty_product(), pdl=pdl)
+
+
+def deep_gemm_call(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, *, out: Tensor, pdl: bool = False) -> Call:
+    """DeepGEMM's product of codes and block scales as `quantize_activation` and `quantize_weight` make them.
+
+    Raises:
+        ImportError: there is no DeepGEMM.
+    """
     import deep_gemm
 
-    a, scales_a, b, scales_b = operands.blocks
-    out = operands.empty_product()
     switch = getattr(deep_gemm, "set_pdl", None)  # older versions have none, and launch without
 
     def call() -> Tensor:

@@ -16,10 +16,10 @@ from fp8gemm.errors import Fp8GemmError
 from fp8gemm.kernels.catalogue import load_kernel
 from fp8gemm.kernels.gemm import SingleKernel
 from fp8gemm.lab.bench.graph import GraphTimer, check_result
-from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, normal, scaled_mm_call
+from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, deep_gemm_call, normal, scaled_mm_call
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
-from fp8gemm.lab.tune.report import PEERS
+from fp8gemm.lab.tune.report import DEEP_GEMM, PEERS, TENSORWISE
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import empty_mn_major
 from fp8gemm.tuning.hopper import Chip
@@ -88,7 +88,7 @@ class Tuner:
         self.device, self.chip, self.generator, self._regime = device, chip, generator, regime
         self._rounds, self.measure_us, self._warm_seconds = rounds, measure_us, warm_seconds
 
-    def measure(self, problem: Problem, configs: Sequence[Config], *, peers: Sequence[str] = ()) -> Measured:
+    def measure(self, problem: Problem, configs: Sequence[Config], *, peers: Sequence[str]) -> Measured:
         """Time these configs, and of `PEERS` those asked for.
 
         Raises:
@@ -101,7 +101,7 @@ class Tuner:
         makers: dict[str, Callable[[], list[Call]]] = {
             config.label: partial(self._calls, problem, config, operands) for config in configs
         }
-        calls_of = {"tensorwise": operands.scaled_mm_calls, "deepgemm": operands.deep_gemm_calls}
+        calls_of = {TENSORWISE: operands.scaled_mm_calls, DEEP_GEMM: operands.deep_gemm_calls}
         makers |= {peer: calls_of[peer] for peer in peers}
         return self.in_turn(makers, operands.check, plan)
 
@@ -210,17 +210,10 @@ class _OperandSets:
         """One call of DeepGEMM per operand set.
 
         Raises:
-            Exception: it cannot be imported, or whatever it raises itself.
+            ImportError: there is no DeepGEMM.
         """
-        import deep_gemm
-
-        def call(index: int) -> Tensor:
-            a, scales_a, b, scales_b = self._sets[index]
-            out = self._outs[index % len(self._outs)]
-            deep_gemm.fp8_gemm_nt((a, scales_a), (b, scales_b), out)
-            return out
-
-        return [partial(call, index) for index in range(len(self._sets))]
+        outs = self._outs
+        return [deep_gemm_call(*terms, out=outs[index % len(outs)]) for index, terms in enumerate(self._sets)]
 
     def check(self, label: str, call: Call) -> None:
         """Run a call on the first set, and hold every element of its result to the product, and to the first result
@@ -231,7 +224,7 @@ class _OperandSets:
         """
         self._outs[0].fill_(math.nan)  # what a kernel does not write must not be what another has written
         out = call()
-        if label == "tensorwise":
+        if label == TENSORWISE:
             torch.cuda.synchronize()  # other scales make another product; a failed launch is to be noticed here, though
             return
         if self._expected is None:

@@ -16,7 +16,7 @@ from fp8gemm.tuning.table import Entry, Key, Table, tile_of_label
 MARGIN = 0.015
 """By how much a config must beat the model's choice to enter a table: what two runs may differ by is no reason to."""
 
-PEERS = ("tensorwise", "deepgemm")
+TENSORWISE, DEEP_GEMM = PEERS = ("tensorwise", "deepgemm")
 """Who can be timed beside the candidates, by the benchmark's names."""
 
 
