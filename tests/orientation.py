@@ -1,30 +1,43 @@
-"""Which orientation grouped products are computed in, whatever their sizes."""
+"""How grouped products are computed, whatever their sizes: in which orientation, and in clusters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fp8gemm.kernels import loaded
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped import ranked_grouped
+from fp8gemm.tuning.grouped_config import PAIR_ROWS
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import Tables
 
 
 def choose_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on grouped products are computed in the swapped orientation, wherever that is possible."""
+    _choose(monkeypatch, lambda config: isinstance(config, SwapAbConfig), m=1)
 
+
+def choose_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on a cluster of two computes the tiles of grouped products, wherever that is possible."""
+    _choose(monkeypatch, lambda config: isinstance(config, TileConfig) and config.cluster_m > 1, m=PAIR_ROWS[-1])
+
+
+def _choose(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Config], bool], *, m: int) -> None:
+    """The first that is wanted of those for so many rows, or else the first of all."""
     chosen = loaded._best
 
     def best(problem: AnyProblem, chip: Chip, device_index: int, programmatic: bool, tables: Tables) -> Any:
         if not isinstance(problem, GroupedProblem):
             return chosen(problem, chip, device_index, programmatic, tables)
-        ranked = ranked_grouped(replace(problem, m=1), chip)
-        config = next((each for each in ranked if isinstance(each, SwapAbConfig)), ranked[0])
+        ranked = ranked_grouped(replace(problem, m=m), chip)
+        config = next(filter(wanted, ranked), ranked[0])
         return loaded._key(problem, config, chip, device_index, programmatic)
 
     monkeypatch.setattr(loaded, "_best", best)

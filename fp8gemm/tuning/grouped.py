@@ -8,7 +8,7 @@ from functools import lru_cache
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number
-from fp8gemm.tuning.grouped_config import swapped_candidates, tile_candidates
+from fp8gemm.tuning.grouped_config import PAIR_ROWS, pair_candidates, swapped_candidates, tile_candidates
 from fp8gemm.tuning.grouped_model import predicted_us
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import Chip, named_chip
@@ -17,8 +17,8 @@ from fp8gemm.tuning.problem import (
     Addend,
     Grouping,
     OutputType,
-    counted_rows,
-    counted_rows_between,
+    counted_between,
+    counted_rows_of_group,
     parse_output,
 )
 from fp8gemm.tuning.select import Config, joined
@@ -33,12 +33,13 @@ def select_grouped(problem: GroupedProblem, chip: Chip) -> Config:
 
 def ranked_grouped(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
     """Every candidate, best first. All of them are right whatever the sizes of groups."""
-    return _ranked(replace(problem, m=counted_rows(problem.m)), chip)
+    return _ranked(replace(problem, m=counted_rows_of_group(problem.m)), chip)
 
 
 def grouped_config_by_m(problem: GroupedProblem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """The choice as a step function of the rows of a typical group: (most rows, config), up to ``problem.m``."""
-    choices = [(m, select_grouped(replace(problem, m=m), chip)) for m in counted_rows_between(1, problem.m)]
+    rows = counted_between(1, problem.m, counted_rows_of_group)
+    choices = [(m, select_grouped(replace(problem, m=m), chip)) for m in rows]
     return joined(choices)
 
 
@@ -108,4 +109,6 @@ def _ranked(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
     configs: list[Config] = [*tile_candidates(of_all, chip)]
     if problem.m <= FEW_ROWS[-1]:
         configs += swapped_candidates(of_all)
+    if problem.m in PAIR_ROWS:
+        configs += pair_candidates(of_all, chip)
     return tuple(sorted(configs, key=lambda config: predicted_us(problem, config, chip)))

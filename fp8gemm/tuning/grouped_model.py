@@ -21,18 +21,21 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import DEFAULT as SWAP_AB
 from fp8gemm.tuning.swap_ab_model import step_cycles
 
-_SIZES = (0.6, 0.8, 1.0, 1.2, 1.4)
+_SIZES = (0.7, 0.85, 1.0, 1.15, 1.3)
 """Sizes of groups that are counted on, of the typical one."""
 
-_OVERLAP_EXPONENT = 2.0
-"""How well tensor work and weights from device memory hide each other, where both take long."""
+_OVERLAP_EXPONENT = 3.0
+"""How well tensor work and weights from device memory hide each other, where both take long. This and the next by 62
+groups of 20 to 640 rows, of which the choice takes 0.5 % more in bursts than the fastest of nine (H200, 2026-11-24)."""
+_PAIR_SHARE = 0.97
+"""Time of the SMs where the two tiles of a group are a cluster's, of that of the cluster's model."""
 _TABLE_US = 1.0
 """Filling the table of groups."""
 _SWAPPED_LAUNCH_US = 3.0
 _TURN_US = 1.5
 """Products of scales ahead of a tile, sums and output behind it."""
 _TOKEN_US = 0.0003
-"""Loading a token of a K block, whether it exists or not. By measurement, these five (H200, 2026-11-22)."""
+"""Loading a token of a K block, whether it exists or not. By measurement, these four (H200, 2026-11-22)."""
 
 
 def predicted_us(problem: GroupedProblem, config: Config, chip: Chip) -> float:
@@ -46,11 +49,13 @@ def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
     """Predicted time of a config of the ordinary orientation: that of one product of all groups' tiles, or of
     reading all weights."""
     constants, (one, of_any_rows) = DEFAULT, _of_group(problem)
+    rows_of_tile = config.block_m * config.cluster_m
     if problem.grouping is Grouping.COLUMNS:
-        rows = problem.groups * -(-problem.m // config.block_m) * config.block_m
+        rows = problem.groups * -(-problem.m // rows_of_tile) * rows_of_tile
     else:
-        rows = round(problem.groups * _mean_tiles(problem.m, config.block_m)) * config.block_m
-    sm, l2, of_one = _predictor(of_any_rows, config, chip).times_us(max(rows, config.block_m))
+        rows = round(problem.groups * _mean_tiles(problem.m, rows_of_tile)) * rows_of_tile
+    sm, l2, of_one = _predictor(of_any_rows, config, chip).times_us(max(rows, rows_of_tile))
+    sm *= _PAIR_SHARE if config.cluster_m > 1 else 1.0
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / chip.dram_bytes_per_us
     launch = constants.launch_us + _TABLE_US
     return launch + norm(_OVERLAP_EXPONENT, max(sm, l2), max(of_one, dram))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from fp8gemm.errors import InputError
@@ -32,12 +32,18 @@ def counted_rows(m: int) -> int:
     return -(-m // step) * step
 
 
-def counted_rows_between(first: int, last: int) -> Iterator[int]:
-    """Every M that choices count, from that of ``first`` to that of ``last``."""
-    m, end = counted_rows(first), counted_rows(last)
+def counted_rows_of_group(m: int) -> int:
+    """The same for the rows of a typical group: between 128 and 256, where one tile more or less is a large part of
+    what a group has, the next multiple of 16."""
+    return -(-m // 16) * 16 if FEW_ROWS[-1] < m <= 2 * FEW_ROWS[-1] else counted_rows(m)
+
+
+def counted_between(first: int, last: int, counted: Callable[[int], int] = counted_rows) -> Iterator[int]:
+    """Every M that choices count so, from that of ``first`` to that of ``last``."""
+    m, end = counted(first), counted(last)
     while m <= end:
         yield m
-        m = counted_rows(m + 1)
+        m = counted(m + 1)
 
 
 class OutputType(Enum):

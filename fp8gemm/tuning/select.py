@@ -27,8 +27,8 @@ from fp8gemm.tuning.problem import (
     Problem,
     Scaling,
     StoreKind,
+    counted_between,
     counted_rows,
-    counted_rows_between,
     packed_problem,
     parse_epilogue,
     parse_output,
@@ -110,7 +110,7 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
     tables = tables_in_force()
     last = counted_rows(problem.m)
-    few = counted_rows_between(1, min(last, CLUSTER_ROWS - ROW_STEP))
+    few = counted_between(1, min(last, CLUSTER_ROWS - ROW_STEP))
     steps = [(m, select_config(replace(problem, m=m), chip, tables)) for m in few]
     if last >= CLUSTER_ROWS:
         shared = problem if tables.rows(problem, chip) else replace(problem, static_weights=False)
@@ -156,7 +156,7 @@ def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[i
     least_m, tuned = replace(problem, m=CLUSTER_ROWS), tables.rows(problem, chip)
     eligible = [each for each in _predictors(_without_m(problem), chip) if not why_last(least_m, each[0], chip)]
     steps: list[tuple[int, Config]] = []
-    for m in counted_rows_between(CLUSTER_ROWS, problem.m):
+    for m in counted_between(CLUSTER_ROWS, problem.m):
         if m in tuned:
             steps.append((m, select_config(replace(problem, m=m), chip, tables)))
             continue

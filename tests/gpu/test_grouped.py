@@ -1,6 +1,7 @@
 """`fp8gemm.gemm_grouped` on a Hopper GPU: groups of any size anywhere, both orientations, and what stays untouched.
 
-Each product is computed once as if groups had `FEW` rows, by a kernel of the swapped orientation, and once `MANY`.
+Each product is computed as if groups had `FEW` rows, by a kernel of the swapped orientation; `TWO_TILES`, by one whose
+clusters of two have CTAs and warpgroups without rows; and `MANY`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from tests import cases
 from tests.calls import same_bits
 from tests.gpu.faults.support import Guarded, amid_nans, poisoned_rows, poisoned_scales
 from tests.grouped import ContiguousCase, Run, contiguous_case, in_order
-from tests.orientation import choose_swapped
+from tests.orientation import choose_pairs, choose_swapped
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-FEW, MANY = 4, 512
+FEW, TWO_TILES, MANY = 4, 192, 512
 PRODUCTS = [(8, 112), (100, 128), (576, 256), (2112, 7168), (4096, 2048)]
 """N and K: an N that no TMA store takes, partial tiles and K blocks, and two of real layers."""
 
@@ -33,13 +34,14 @@ UNEQUAL = 3e30
 
 MAKERS = [cases.positive, cases.heavy_tailed, cases.small_integers, cases.distinct_scales]
 
-either = pytest.mark.parametrize("expected_m", [FEW, MANY])
+either = pytest.mark.parametrize("expected_m", [FEW, TWO_TILES, MANY])
 
 
 @pytest.fixture(autouse=True)
-def few_rows_are_swapped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "expected_m" in request.fixturenames and request.getfixturevalue("expected_m") == FEW:
-        choose_swapped(monkeypatch)
+def config_for_these_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = {FEW: choose_swapped, TWO_TILES: choose_pairs}
+    if "expected_m" in request.fixturenames and (rows := request.getfixturevalue("expected_m")) in choose:
+        choose[rows](monkeypatch)
 
 
 def mixed_runs(seed: int, sizes: tuple[int, ...] = SIZES) -> list[Run]:

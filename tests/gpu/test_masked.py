@@ -1,7 +1,7 @@
 """`fp8gemm.gemm_masked` on a Hopper GPU: any counts, both orientations, and rows past them neither read nor written.
 
-Each product is computed once as if groups had `FEW` valid rows, by a kernel of the swapped orientation, and once as if
-they had all that there is room for.
+Each product is computed as if groups had `FEW` valid rows, by a kernel of the swapped orientation; `TWO_TILES`, by one
+whose clusters of two have CTAs and warpgroups without rows; and as if they had all that there is room for.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from tests import cases
 from tests.calls import same_bits
 from tests.gpu.faults.support import Guarded, amid_nans, poisoned_rows
 from tests.grouped import MaskedCase, masked_case
-from tests.orientation import choose_swapped
+from tests.orientation import choose_pairs, choose_swapped
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-FEW = 4
+FEW, TWO_TILES = 4, 192
 PRODUCTS = [(100, 128), (576, 272), (2112, 7168)]
 ROOMS = [(8, (0, 8, 1, 7, 3)), (77, (77, 0, 1, 64, 65, 8)), (300, (129, 300, 0, 1, 128, 63, 257)), (1024, (5, 700, 0))]
 """Room for rows of each group, and counts."""
 UNEQUAL = 3e30
 """What no output holds."""
 
-either = pytest.mark.parametrize("expected_m", [FEW, None], ids=["few", "all"])
+either = pytest.mark.parametrize("expected_m", [FEW, TWO_TILES, None], ids=["few", "two tiles", "all"])
 
 
 @pytest.fixture(autouse=True)
-def few_rows_are_swapped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "expected_m" in request.fixturenames and request.getfixturevalue("expected_m") == FEW:
-        choose_swapped(monkeypatch)
+def config_for_these_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = {FEW: choose_swapped, TWO_TILES: choose_pairs}
+    if "expected_m" in request.fixturenames and (rows := request.getfixturevalue("expected_m")) in choose:
+        choose[rows](monkeypatch)
 
 
 def multiply(case: MaskedCase, out: Tensor | None = None, **options: object) -> Tensor:

@@ -46,6 +46,7 @@ WANTED = [
     (Problem(150, 101, 656, F32, PREDICATED, **ADDED), "128x96-split3"),
     (Problem(70, 200, 272, BF16, StoreKind.TMA, Scaling.ROW, **ADDED), "64x128-split2"),
     (Problem(130, 101, 400, F32, PREDICATED, Scaling.ROW), "128x128-split2"),
+    (Problem(300, 304, 400), "128x256-s3-c2x1"),
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M are zeroed."""
@@ -59,6 +60,8 @@ FAULTS = {
     "missing-rows-expected": 0,
     "held-back-stage-not-returned": 9,
     "no-proxy-fence": 0,
+    "stages-passed-unseen": 21,
+    "last-rows-passed-over": 21,
     "split-shares-of-the-same-blocks": 10,
     "split-scales-of-a-of-the-first-share": 10,
     "split-scales-of-b-of-the-first-share": 10,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutations.grouped import STRESS_GROUPED
 from tests.mutations.mutant import HANG, RACE, Edit, Mutant, race
 
 _DENSE = "kernels/dense.cuh"
@@ -12,6 +13,7 @@ _STAGES_AWAITED = """\
 _EMULATED = (
     "tests/jit/test_dense_emulated.py::test_products_are_right_on_an_emulated_hopper[64x64-s3-c2x1-200x136x656]",
 )
+_TWO_TILES = ("tests/gpu/test_masked.py::test_any_counts[576-272-300-counts2-two tiles]", *STRESS_GROUPED)
 _FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
 
 MUTANTS = (
@@ -56,6 +58,29 @@ MUTANTS = (
         ("tests/gpu/test_configs.py::test_any_number_of_k_blocks_scaled_by_rows[128x128-c2x1]",),
         HANG,
         sample="cluster_row",
+    ),
+    race(
+        "stages-passed-unseen",
+        "a warpgroup without rows hands back stages that are not full yet, and may still be read as what they were",
+        Edit(
+            "mainloop/multiply.cuh",
+            """\
+            if (!stage_is_full_) {
+                ptx::mbarrier_wait(full_, state_.parity);
+            }
+            release_.release(full_);
+""",
+            "            release_.release(full_);\n",
+        ),
+        tests=_TWO_TILES,
+        sample="cluster_m",
+    ),
+    Mutant(
+        "last-rows-passed-over",
+        "a warpgroup of which the tile's last rows are takes them for none",
+        (Edit("mainloop/multiply.cuh", ".row >= tile.end_of_d(rows)", ".row + 64 >= tile.end_of_d(rows)"),),
+        _TWO_TILES[:1],
+        sample="cluster_m",
     ),
     Mutant(
         "no-fence-after-barrier-init",

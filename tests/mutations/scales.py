@@ -10,7 +10,7 @@ _LOAD, _DENSE = "mainloop/load.cuh", "kernels/dense.cuh"
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
-_RUN = "            multiplier.run(tile.steps(), accumulators);\n"
+_RUN = "            multiplier.run(tile, params.m, accumulators);\n"
 _AT_A_STEP = "if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {"
 _ADVANCE = """\
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {

@@ -15,7 +15,7 @@ from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
 from fp8gemm.tuning.model import Predictor, predict, tile_cost
-from fp8gemm.tuning.problem import Grouping, Problem, counted_rows_between
+from fp8gemm.tuning.problem import Grouping, Problem, counted_between
 from fp8gemm.tuning.select import (
     config_by_m,
     ranked_configs,
@@ -38,7 +38,7 @@ problems = any_problem(st.integers(1, 300) | st.integers(1, 8000))
 def test_config_by_m_is_the_choice_for_each_m(problem: Problem, chip: str, sms: int) -> None:
     """It ranks nothing for many rows, and leaves out what cannot be chosen: the choice is that of `ranked_configs`."""
     on = limited_chip(named_chip(chip), sms)
-    rows = list(counted_rows_between(1, problem.m))
+    rows = list(counted_between(1, problem.m))
     found = iter(config_by_m(problem, on))
     last, config = next(found)
     for m in rows:

@@ -18,7 +18,7 @@ from fp8gemm.tuning.grouped_config import grouped_shared_bytes, swapped_resident
 from fp8gemm.tuning.grouped_model import swapped_us, tile_us
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
-from fp8gemm.tuning.problem import Grouping, OutputType, StoreKind, counted_rows
+from fp8gemm.tuning.problem import Grouping, OutputType, StoreKind, counted_rows_of_group
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 H200 = named_chip("h200")
@@ -46,7 +46,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
 
 
 def cost(problem: GroupedProblem, config: Any, chip: Chip) -> float:
-    counted = replace(problem, m=counted_rows(problem.m))
+    counted = replace(problem, m=counted_rows_of_group(problem.m))
     return (swapped_us if isinstance(config, SwapAbConfig) else tile_us)(counted, config, chip)
 
 
@@ -71,7 +71,7 @@ def test_figures_follow_from_problem_chip_and_config(problem: GroupedProblem) ->
     assert found["weight_bytes"] == (groups * one.weight_bytes,) and found["bytes"] == (groups * one.bytes,)
     (rate,), (us,) = found["dram_rate"], found["weight_bound"]
     assert us == pytest.approx(groups * one.weight_bytes / (1e6 * rate)) and found["dram_bound"][0] >= us
-    assert found["counted_m"] == (counted_rows(problem.m),)
+    assert found["counted_m"] == (counted_rows_of_group(problem.m),)
     assert ("columns" in found) == (problem.grouping is COLUMNS)
     for index, config in enumerate(explanation.configs):
         swapped = isinstance(config, SwapAbConfig)

@@ -14,7 +14,15 @@ from fp8gemm.tuning.config import TileConfig, violations
 from fp8gemm.tuning.grouped import grouped_config_by_m, ranked_grouped, select_grouped
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box, swapped_resident_ctas
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem, grouped_problem
-from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Scaling, StoreKind
+from fp8gemm.tuning.problem import (
+    Addend,
+    Grouping,
+    OutputType,
+    Scaling,
+    StoreKind,
+    counted_between,
+    counted_rows_of_group,
+)
 from fp8gemm.tuning.select import Config, invariant_wave_cols
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
@@ -147,3 +155,33 @@ def test_groups_of_columns_have_any_k_and_scales_of_rows() -> None:
     assert grouped_problem(COLUMNS, 8, 4096, 101, 1024, OutputType.FLOAT32).store is StoreKind.PREDICATED
     with_c = replace(problem, c=Addend.FLOAT32)
     assert all(not faults_of(with_c, config) for config in ranked_grouped(with_c, CHIP))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems, m=st.integers(1, 1000))
+def test_clusters_are_for_groups_of_two_tiles(problem: GroupedProblem, m: int) -> None:
+    ranked = ranked_grouped(replace(problem, m=m), CHIP)
+    pairs = [config for config in ranked if isinstance(config, TileConfig) and config.cluster_size > 1]
+    assert all(config.cluster_m == config.cluster_size == 2 for config in pairs)
+    alone = {replace(config, cluster_m=1) for config in pairs}
+    assert alone <= set(ranked) and (not alone or config_rows(alone) < m <= 2 * config_rows(alone))
+
+
+def config_rows(configs: set[TileConfig]) -> int:
+    (rows,) = {config.block_m for config in configs}
+    return rows
+
+
+@pytest.mark.parametrize("grouping", ROWS)
+@pytest.mark.parametrize(("n", "k"), [(6144, 7168), (7168, 3072), (4096, 4096), (4096, 2048)])
+def test_two_tiles_of_a_group_are_a_cluster_s_where_nearly_all_have_two(n: int, k: int, grouping: Grouping) -> None:
+    chosen = {m: select_grouped(grouped_problem(grouping, 32, m, n, k), CHIP) for m in (144, 192, 256)}
+    pairs = [m for m, config in chosen.items() if isinstance(config, TileConfig) and config.cluster_m == 2]
+    assert pairs == [192]
+
+
+def test_rows_of_a_group_count_in_steps_that_follow_its_tiles() -> None:
+    counted = [counted_rows_of_group(m) for m in range(1, 1001)]
+    assert all(m <= rows == counted_rows_of_group(rows) for m, rows in enumerate(counted, 1))
+    assert counted == sorted(counted)
+    assert list(counted_between(120, 300, counted_rows_of_group)) == [128, *range(144, 257, 16), 320]

@@ -22,8 +22,8 @@ from fp8gemm.tuning.problem import (
     OutputType,
     Problem,
     Scaling,
+    counted_between,
     counted_rows,
-    counted_rows_between,
     packed_problem,
 )
 from fp8gemm.tuning.select import config_by_m, enumerate_configs, ranked_configs, select, swaps
@@ -59,14 +59,14 @@ def test_rows_are_counted_in_steps() -> None:
 
 def test_many_rows_are_counted_in_few_steps() -> None:
     """Every 64 rows up to 16384, then in steps that grow with M: none adds more than one row in 128."""
-    counted = list(counted_rows_between(1, 2**31 - 1))
+    counted = list(counted_between(1, 2**31 - 1))
     assert counted[:-1] == [m for m in counted if m < 2**31] and counted[-1] == 2**31
     assert [m for m in counted if 128 < m <= 2**14] == list(range(192, 2**14 + 1, 64))
     assert len(counted) < 2500
     for before, rows in pairwise(counted):
         assert counted_rows(before + 1) == counted_rows(rows) == rows
         assert rows - before <= max(64, before // 128)
-    assert list(counted_rows_between(129, 256)) == [192, 256] and not list(counted_rows_between(65, 64))
+    assert list(counted_between(129, 256)) == [192, 256] and not list(counted_between(65, 64))
 
 
 @some

@@ -158,7 +158,7 @@ private:
             multiplier.begin(tile);
         }
         while (more) {
-            multiplier.run(tile.steps(), accumulators);
+            multiplier.run(tile, params.m, accumulators);
             const typename Schedule::Tile finished = tile;
             more = schedule.next(tile);
             if (more) {

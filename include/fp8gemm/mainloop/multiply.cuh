@@ -45,6 +45,8 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     using Ring = BarrierRing<Config::kStages>;
     using Scales = Conditional<Config::kScaling == Scaling::kBlock, BlockScales<Config>, RowScales<Config>>;
     using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
+    /// Whether a tile may have rows and yet none of this warpgroup's.
+    static constexpr bool kMayLackRows = Config::kClusterM > 1;
 
 public:
     // What `pipelined` asks for; `start`, `release` and `promote` are below. A step is one K block of the share.
@@ -80,7 +82,7 @@ private:
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
     uint32_t full_;               ///< address of the full barrier of the stage of `state_`
     StageRelease<Config> release_;
-    float ahead_[Shape::kWavesM][2];  ///< with Scales::kAhead, scales of A of the K block that is multiplied next
+    float ahead_[Shape::kWavesM][2] = {};  ///< with Scales::kAhead, scales of A of the K block that is multiplied next
 
 public:
     template <class Params>
@@ -105,13 +107,21 @@ public:
         scales_.begin(tile);
     }
 
-    /// Computes this warpgroup's part of the tile that was begun, over the whole of K: so many stages.
-    FP8GEMM_DEVICE void run(uint32_t steps, typename Shape::Accumulators& accumulators) {
+    /// Computes this warpgroup's part of the tile that was begun, over the whole of K. A part that begins behind the last
+    /// row, where the output has so many, is zeros: the tensor cores and the power are left to the other warpgroup.
+    template <class Tile>
+    FP8GEMM_DEVICE void run(const Tile& tile, uint32_t rows, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
+        if constexpr (kMayLackRows) {
+            if (tile.row_of_d() + WarpgroupOrigin<Shape, Config>(warpgroup_).row >= tile.end_of_d(rows)) {
+                pass(tile.steps());
+                return;
+            }
+        }
         if constexpr (Scales::kAhead) {
             scales_.fetch(0);
         }
-        multiply_up_to<Chunks::kBorderRange>(steps, accumulators);
+        multiply_up_to<Chunks::kBorderRange>(tile.steps(), accumulators);
     }
 
     /// After the last tile: hands back the stage that is still held, for which a CTA of the same cluster waits.
@@ -145,6 +155,28 @@ private:
                 }
             }
         }
+    }
+
+    /// Hands back so many stages, each when it is full: what writes into one next has then been told by all others, too,
+    /// that the one before was read.
+    FP8GEMM_DEVICE void pass(uint32_t steps) {
+        if constexpr (Scales::kAhead) {
+            uint32_t loaded = 0;  // of the tile before nothing is, and this says so to the machine
+#pragma unroll
+            for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
+                loaded |= __float_as_uint(ahead_[m][0]) | __float_as_uint(ahead_[m][1]);
+            }
+            release_.wait_for(release_.pending(loaded));
+        }
+#pragma unroll 1
+        for (uint32_t step = 0; step < steps; ++step) {
+            if (!stage_is_full_) {
+                ptx::mbarrier_wait(full_, state_.parity);
+            }
+            release_.release(full_);
+            look_ahead();
+        }
+        stage_is_full_ = false;  // that of the next tile may have scales to be loaded
     }
 
     /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
