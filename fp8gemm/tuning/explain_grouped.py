@@ -17,7 +17,6 @@ from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.terms import (
     COST,
-    COUNTED_M,
     OUTPUT,
     SHARED,
     STORE,
@@ -27,6 +26,10 @@ from fp8gemm.tuning.terms import (
     fact_rows,
     roofline_facts,
     term_rows,
+)
+
+_COUNTED_M = (
+    "M as choice and costs count it: 8 to 128 in eight steps, to 256 in steps of 16, then of 64, beyond 16384 larger"
 )
 
 _Costs = dict[Config, float]
@@ -62,7 +65,7 @@ def _facts(problem: GroupedProblem, chip: Chip) -> Iterator[Fact]:
     yield "groups", "", "each with a weight of its own, and about M rows", groups
     if problem.grouping is Grouping.COLUMNS:
         yield "columns", "", "of a typical group, which the choice is made for whatever they are", NOMINAL_K
-    yield "counted_m", "rows", COUNTED_M, counted_rows_of_group(problem.m)
+    yield "counted_m", "rows", _COUNTED_M, counted_rows_of_group(problem.m)
     yield "k_blocks", "", "ceil(K / 128)", one.k_blocks
     yield "rows", "", "groups * M", groups * problem.m
     yield "flops", "FLOP", "2 * rows * N * K", groups * one.flops

@@ -40,7 +40,7 @@ REGISTERS = 65536 // 384 // 8 * 8
 
 ORDINARY = (
     GroupedProblem(CONTIGUOUS, 8, 512, 7168, 2048),
-    GroupedProblem(MASKED, 6, 512, 4096, 7168),
+    GroupedProblem(MASKED, 6, 192, 4096, 7168),
     GroupedProblem(CONTIGUOUS, 256, 512, 584, 1904, F32),
     GroupedProblem(COLUMNS, 8, 512, 2112, 4096, F32, c=Addend.FLOAT32),
     GroupedProblem(CONTIGUOUS, 4, 512, 301, 144, F16, PREDICATED),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,6 +24,7 @@ from fp8gemm.tuning import hopper
 from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
 from fp8gemm.tuning.grouped import ranked_grouped
+from fp8gemm.tuning.grouped_config import pair_candidates
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
@@ -79,6 +80,7 @@ def groups() -> Iterator[tuple[GroupedProblem, Config]]:
         ranked = ranked_grouped(problem, hopper.CHIPS["h200"])
         yield from ((problem, config) for config in ranked if isinstance(config, TileConfig))
         yield from [(problem, config) for config in ranked if isinstance(config, SwapAbConfig)][:3]
+        yield from ((problem, config) for config in pair_candidates(replace(problem, m=0), hopper.CHIPS["h200"]))
 
 
 @dataclass(frozen=True)

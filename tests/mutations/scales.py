@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import PROMOTE, Edit, Mutant, under
 
 _MULTIPLY, _BLOCK, _ROW = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/row_scales.cuh"
-_LOAD, _DENSE = "mainloop/load.cuh", "kernels/dense.cuh"
+_LOAD, _DENSE, _AHEAD = "mainloop/load.cuh", "kernels/dense.cuh", "mainloop/scales_ahead.cuh"
 
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
@@ -39,7 +39,7 @@ _SCALES_OF_A = (
     Mutant(
         "rows-ahead-share-a-scale",
         "so it is where scales are loaded ahead",
-        (Edit(_MULTIPLY, "(m * Shape::kWaveM + 8) * sizeof", "m * Shape::kWaveM * sizeof"),),
+        (Edit(_AHEAD, "(m * Shape::kWaveM + 8) * sizeof", "m * Shape::kWaveM * sizeof"),),
         under("256x128"),
         sample="ahead",
     ),
@@ -53,7 +53,7 @@ _SCALES_OF_A = (
     Mutant(
         "waves-ahead-share-scales",
         "so it is where scales are loaded ahead",
-        (Edit(_MULTIPLY, "source + m * Shape::kWaveM * sizeof(float)", "source"),),
+        (Edit(_AHEAD, "source + m * Shape::kWaveM * sizeof(float)", "source"),),
         under("256x128"),
         sample="ahead",
     ),

@@ -119,6 +119,10 @@ def test_expectations_by_hand() -> None:
     # A tail brings its own bytes only.
     tail = expect(packed_problem(1, 256, 1024), config, CHIPS["h200"])
     assert tail.tiles == 4 and tail.bytes_into_sms == 1024 * (1 * 2 + 256 * 2) + 4 * 8 * 1 * 2
+    # Of four tiles' eight parts of 64 rows two have rows, and the others are passed over; not so without a cluster.
+    assert (tail.instructions, tail.tensor_cycles) == (2 * 8 * 4 * 4, pytest.approx(2 * 8 * 256 / 132))
+    alone = expect(packed_problem(1, 256, 1024), TileConfig(128, 128, 4), CHIPS["h200"])
+    assert (alone.tiles, alone.instructions) == (2, 2 * 2 * 8 * 4 * 4)
 
 
 @pytest.mark.parametrize(("k", "k_blocks"), [(1024, 8), (1040, 10)])

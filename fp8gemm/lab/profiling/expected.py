@@ -59,6 +59,10 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
     out_of_l2 = problem.k * (problem.m * cluster_cols + problem.n * cluster_rows) + scales
     k_blocks = config.whole_k_blocks(problem.k_blocks)
     per_block = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
+    multiplied = tiles * config.warpgroups_m
+    if config.cluster_m > 1:  # warpgroups without rows pass their part of a tile over
+        multiplied = cols * min(-(-problem.m // (config.block_m // config.warpgroups_m)), rows * config.warpgroups_m)
+    waves = multiplied * k_blocks * (config.waves // config.warpgroups_m)
     clusters = chip.clusters(config.cluster_size)
     busiest = -(-cluster_rows * cluster_cols // clusters)
     output = problem.m * problem.n * problem.output.bytes
@@ -66,10 +70,10 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
         tiles=tiles,
         k_blocks=k_blocks,
         busiest=busiest,
-        tensor_cycles=tiles * k_blocks * per_block / chip.num_sms,
+        tensor_cycles=waves * per_block / config.waves / chip.num_sms,
         busiest_tensor_cycles=busiest * k_blocks * per_block,
         cycles_per_k_block=per_block,
-        instructions=tiles * k_blocks * config.waves * (config.block_k // _INSTRUCTION_K) * _WARPS,
+        instructions=waves * (config.block_k // _INSTRUCTION_K) * _WARPS,
         bytes_into_sms=into_sms,
         bytes_out_of_l2=out_of_l2,
         output_bytes=output,

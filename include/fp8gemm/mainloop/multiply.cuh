@@ -29,6 +29,7 @@
 #include "fp8gemm/mainloop/pipelined.cuh"
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
+#include "fp8gemm/mainloop/scales_ahead.cuh"
 #include "fp8gemm/mainloop/stage.cuh"
 #include "fp8gemm/mainloop/wave_operands.cuh"
 #include "fp8gemm/ptx/thread.cuh"
@@ -45,8 +46,9 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     using Ring = BarrierRing<Config::kStages>;
     using Scales = Conditional<Config::kScaling == Scaling::kBlock, BlockScales<Config>, RowScales<Config>>;
     using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
-    /// Whether a tile may have rows and yet none of this warpgroup's.
-    static constexpr bool kMayLackRows = Config::kClusterM > 1;
+    /// Whether a part without rows is passed over: where a cluster's CTAs keep step. Alone, a CTA that has less to do than
+    /// its neighbours runs ahead of them, and what they shared in L2 is read twice (-8 % in groups, H200, 2026-11-24).
+    static constexpr bool kPassesOver = Config::kClusterM > 1;
 
 public:
     // What `pipelined` asks for; `start`, `release` and `promote` are below. A step is one K block of the share.
@@ -78,11 +80,11 @@ private:
     uint32_t first_row_;    ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
     uint32_t first_scale_;  ///< its place among the scales of A
     WaveOperands<Config, Scales::kAhead> operands_;
-    typename Ring::State state_ = Ring::State::for_reader();
+    typename Ring::State state_ = Ring::State::for_reader();  ///< the next stage
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
     uint32_t full_;               ///< address of the full barrier of the stage of `state_`
     StageRelease<Config> release_;
-    float ahead_[Shape::kWavesM][2] = {};  ///< with Scales::kAhead, scales of A of the K block that is multiplied next
+    ScalesAhead<Config> ahead_;  ///< with Scales::kAhead, of the K block that is multiplied next
 
 public:
     template <class Params>
@@ -95,8 +97,7 @@ public:
           operands_(stages, WarpgroupOrigin<Shape, Config>(warpgroup), Shape::share_of(warpgroup)),
           full_(ptx::shared_address(&stages.ring.full[0])),
           release_(lane_, params.zero) {
-        const WarpgroupOrigin<Shape, Config> origin(warpgroup);
-        first_row_ = origin.row + first_row_of_warp(warp) + lane_ / 4;
+        first_row_ = WarpgroupOrigin<Shape, Config>(warpgroup).row + first_row_of_warp(warp) + lane_ / 4;
     }
 
     /// Asks for what `run` will need of a tile besides its operands, early enough that it need not wait for it.
@@ -107,12 +108,12 @@ public:
         scales_.begin(tile);
     }
 
-    /// Computes this warpgroup's part of the tile that was begun, over the whole of K. A part that begins behind the last
-    /// row, where the output has so many, is zeros: the tensor cores and the power are left to the other warpgroup.
+    /// Computes this warpgroup's part of the tile that was begun, over the whole of K: zeros, if it begins behind the last of
+    /// the output's `rows` and is passed over. Tensor cores and power are then left to those that have some.
     template <class Tile>
     FP8GEMM_DEVICE void run(const Tile& tile, uint32_t rows, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
-        if constexpr (kMayLackRows) {
+        if constexpr (kPassesOver) {
             if (tile.row_of_d() + WarpgroupOrigin<Shape, Config>(warpgroup_).row >= tile.end_of_d(rows)) {
                 pass(tile.steps());
                 return;
@@ -140,7 +141,6 @@ public:
 
 private:
     FP8GEMM_DEVICE uint32_t share() const { return Shape::share_of(warpgroup_); }
-
     /// Which of the tile's K blocks a K block of the share is: marks say that one.
     FP8GEMM_DEVICE uint32_t of_tile(uint32_t k_block) const { return k_block * Config::kWarpgroupsK + share(); }
 
@@ -157,26 +157,21 @@ private:
         }
     }
 
-    /// Hands back so many stages, each when it is full: what writes into one next has then been told by all others, too,
-    /// that the one before was read.
+    /// Hands back so many stages, each when it is full: then all others have handed back what was in it before.
     FP8GEMM_DEVICE void pass(uint32_t steps) {
         if constexpr (Scales::kAhead) {
-            uint32_t loaded = 0;  // of the tile before nothing is, and this says so to the machine
-#pragma unroll
-            for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
-                loaded |= __float_as_uint(ahead_[m][0]) | __float_as_uint(ahead_[m][1]);
-            }
-            release_.wait_for(release_.pending(loaded));
+            release_.wait_for(release_.pending(ahead_.loaded()));  // so that the machine, too, knows of none on its way
         }
 #pragma unroll 1
         for (uint32_t step = 0; step < steps; ++step) {
+            this->mark(Activity::kWaitFull, of_tile(step));
             if (!stage_is_full_) {
                 ptx::mbarrier_wait(full_, state_.parity);
             }
             release_.release(full_);
             look_ahead();
         }
-        stage_is_full_ = false;  // that of the next tile may have scales to be loaded
+        stage_is_full_ = false;  // the next tile's first may have scales to be loaded
     }
 
     /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
@@ -226,8 +221,6 @@ public:
         const uint32_t n = wave % Shape::kWavesN;
         if (wave == 0) {
             this->mark(Activity::kWaitFull, of_tile(k_block));
-        }
-        if (wave == 0) {
             operands_.describe_first(state_.stage);
         }
         if (wave == 0 && !stage_is_full_) {
@@ -237,7 +230,8 @@ public:
         flight.stage = state_.stage;
         flight.full = full_;
         const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();
-        const float* source = Scales::kAhead ? ahead_[m] : &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
+        const float* staged = &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
+        const float* source = Scales::kAhead ? ahead_.of_wave(m) : staged;
         const float scales_a[2] = {source[0], source[Scales::kAhead ? 1 : 8]};
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
         operands_.multiply(flight.stage, m, n, flight.block_sums);
@@ -294,16 +288,10 @@ private:
         stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);
     }
 
-    /// Asks for the scales of A of a K block if its stage, that of `state_`, is full. They are waited for where they are used.
+    /// Asks for the scales of A of the K block in the next stage, if that is full.
     FP8GEMM_DEVICE void load_ahead(bool is_full) {
         if constexpr (Scales::kAhead) {
-            const uint32_t slot = state_.stage * Stages::kBlocksPerStage + share();
-            const uint32_t source = ptx::shared_address(&stages_.scales.a[slot][first_scale_]);
-#pragma unroll
-            for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
-                ptx::load_shared_if(is_full, source + m * Shape::kWaveM * sizeof(float), ahead_[m][0]);
-                ptx::load_shared_if(is_full, source + (m * Shape::kWaveM + 8) * sizeof(float), ahead_[m][1]);
-            }
+            ahead_.load(is_full, stages_.scales.a[state_.stage * Stages::kBlocksPerStage + share()][first_scale_]);
         }
     }
 };

@@ -7,7 +7,8 @@
 //   - where scales are too many for that (kHoldsBack), a stage is handed back when the next K block has been multiplied.
 //     That one's sums are in the registers that the promotion before read its own from, so the promotion was issued before
 //     it. This is so because the assembler gives all waves the same registers, of which there are no others to give. The
-//     last one, for which another CTA may wait, is handed back behind the epilogue, which has read all sums.
+//     last one, for which another CTA may wait, is handed back behind the epilogue, which has read all sums; so is that of
+//     a tile before one that is passed over, whose own have nothing to be loaded.
 // tests/jit/test_machine_order.py looks for both in the machine code.
 #pragma once
 
@@ -16,7 +17,7 @@
 
 namespace fp8gemm {
 
-/// A consumer warp's side of handing stages back, in the order in which it has multiplied them.
+/// A consumer warp's side of handing stages back, in their order.
 template <class Config>
 class StageRelease {
     using Ring = BarrierRing<Config::kStages>;
@@ -43,8 +44,8 @@ public:
     /// Notes what has to be loaded before the next stage is handed back.
     FP8GEMM_DEVICE void wait_for(uint32_t pending) { pending_ |= pending; }
 
-    /// Hands back the stage of a K block of which the last wave has been waited for, or that of the K block before. Stages
-    /// are told by the address of their full barrier.
+    /// Hands back the stage of a K block of which the last wave, if there was one, has been waited for, or that of the K
+    /// block before. Stages are told by the address of their full barrier.
     FP8GEMM_DEVICE void release(uint32_t full) {
         if constexpr (kHoldsBack) {
             arrive_empty(held_back_);
