@@ -16,11 +16,12 @@ import torch
 from tests.gpu.test_stress import DEFAULT_LAUNCHES
 from tests.mutations.catalogue import CONTROLS, GPU_MUTANTS, MUTANTS
 from tests.mutations.mutant import Mutant
-from tests.mutations.report import write_report
+from tests.mutations.report import read_report, write_report
 from tests.mutations.runner import Outcome, run_mutant
 
 WORKERS = max(len(os.sched_getaffinity(0)) - 2, 1)
 """Most of the time compiles; what the GPU does of it, its processes share."""
+PART = "mutations-part.json"
 _FAMILY = "test_launches_behind_many_stores_are_right"
 CONTROL_LIMIT_S = 580.0
 """All named tests, and while they run the GPU also does what the mutants do."""
@@ -54,8 +55,15 @@ def runs(request: pytest.FixtureRequest, device: torch.device, say: Callable[[st
             outcome = run.result()
             said = outcome.how.value if outcome.how else outcome.problem or "no test fails"
             say(f"{name:<40} {said:<20} {outcome.seconds:>4.0f} s  {outcome.test}")
-        if len(mutants) == len(GPU_MUTANTS):
-            write_report("mutations-h200.json", device, mutants=[record(mutant, found) for mutant in MUTANTS])
+        write_mutants(device, {mutant.name: record(mutant, found) for mutant in mutants})
+
+
+def write_mutants(device: torch.device, ended: dict[str, Any]) -> None:
+    """Results of all mutants; of some, for a later run with the same headers to complete."""
+    ended = {entry["name"]: entry for entry in read_report(PART).get("mutants", [])} | ended
+    ended |= {mutant.name: record(mutant, {}) for mutant in MUTANTS if mutant not in GPU_MUTANTS}
+    entries = [ended[mutant.name] for mutant in MUTANTS if mutant.name in ended]
+    write_report("mutations-h200.json" if len(entries) == len(MUTANTS) else PART, device, mutants=entries)
 
 
 def record(mutant: Mutant, runs: Runs) -> dict[str, Any]:
@@ -64,8 +72,8 @@ def record(mutant: Mutant, runs: Runs) -> dict[str, Any]:
     if mutant.same_code:
         return {**entry, "caught_by": "", "how": "", "result": "not observable", "reason": mutant.same_code}
     if not mutant.gpu:
-        (how,) = mutant.caught
-        return {**entry, "caught_by": mutant.tests[0], "how": how.value, "result": "caught", "reason": "needs no GPU"}
+        how = " or ".join(sorted(way.value for way in mutant.caught))
+        return {**entry, "caught_by": mutant.tests[0], "how": how, "result": "caught", "reason": "needs no GPU"}
     outcome = runs[mutant.name].result()
     if outcome.how in mutant.caught:
         return {**entry, "caught_by": outcome.test, "how": outcome.how.value, "result": "caught", "reason": ""}

@@ -14,6 +14,15 @@ from fp8gemm.lab.provenance import provenance
 from tests.mutations import tree
 
 
+def read_report(name: str) -> dict[str, Any]:
+    """What an earlier run wrote there of the same headers; empty if nothing."""
+    path = Path(os.environ.get("FP8GEMM_TEST_REPORT_DIR", ""), name)
+    if not path.is_file():
+        return {}
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report if report["headers"] == provenance(include=tree.INCLUDE)["headers"] else {}
+
+
 def write_report(name: str, device: torch.device, **content: Any) -> None:
     """Write ``name`` with the GPU, the date, the code and this content, as JSON."""
     directory = os.environ.get("FP8GEMM_TEST_REPORT_DIR")
