@@ -25,8 +25,9 @@ _SIZES = (0.7, 0.85, 1.0, 1.15, 1.3)
 """Sizes of groups that are counted on, of the typical one."""
 
 _OVERLAP_EXPONENT = 3.0
-"""How well tensor work and weights from device memory hide each other, where both take long. This and the next by 62
-groups of 20 to 640 rows, of which the choice takes 0.5 % more in bursts than the fastest of nine (H200, 2026-11-24)."""
+"""How well tensor work and weights from device memory hide each other, where both take long. This and the next by 64
+cases of 20 to 640 rows a group, at which the choice takes 0.5 % more in bursts than the fastest of up to nine (H200,
+2026-11-24)."""
 _PAIR_SHARE = 0.97
 """Time of the SMs where the two tiles of a group are a cluster's, of that of the cluster's model."""
 _TABLE_US = 1.0
