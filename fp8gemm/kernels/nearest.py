@@ -21,7 +21,6 @@ from fp8gemm.jit.kernel import is_loaded
 from fp8gemm.kernels.catalogue import candidates, kernel_request, kind_of
 from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import counted_rows
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.table import tables_in_force
 
@@ -68,7 +67,7 @@ def nearest_config(problem: AnyProblem, chip: Chip, device_index: int) -> Config
         configs = candidates(problem, chip)
         return next((each for each in configs if is_loaded(kernel_request(problem, each), device_index)), None)
     look = _current_look()
-    product = replace(problem, m=counted_rows(problem.m)), chip, tables_in_force()
+    product = replace(problem, m=problem.counted_m), chip, tables_in_force()
     known = look.choices.get(product)
     if known is not None:
         return known

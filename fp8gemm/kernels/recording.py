@@ -21,7 +21,7 @@ from fp8gemm.quoting import cut, quoted, quoted_path
 from fp8gemm.reading import Kind, parse_json, read_lines
 from fp8gemm.sizes import check_norm_depth
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
-from fp8gemm.tuning.problem import Grouping, Problem, counted_rows
+from fp8gemm.tuning.problem import Grouping, Problem
 
 _T = TypeVar("_T")
 
@@ -34,7 +34,7 @@ _largest: dict[tuple[Path, object], int] = {}
 
 def record_problem(path: Path, problem: AnyProblem) -> None:
     """Note that a GEMM was asked for, unless the file has it from this process for as many rows, as choices count."""
-    m = counted_rows(problem.m)
+    m = problem.counted_m
     _note(path, replace(problem, m=0), m, lambda: {_kind(problem): _as_json(replace(problem, m=m))})
 
 

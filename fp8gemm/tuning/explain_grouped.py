@@ -12,7 +12,7 @@ from fp8gemm.tuning.grouped_config import grouped_shared_bytes, swapped_resident
 from fp8gemm.tuning.grouped_model import predicted_us
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
 from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, Chip
-from fp8gemm.tuning.problem import Grouping, counted_rows_of_group
+from fp8gemm.tuning.problem import Grouping
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.terms import (
@@ -43,7 +43,7 @@ def explain_grouped(problem: GroupedProblem, chip: Chip, runners_up: int = 4) ->
     """
     if problem.m < 1:
         raise InputError(f"expected M >= 1, since a group without rows has no tiles, got M = {problem.m}")
-    counted = replace(problem, m=counted_rows_of_group(problem.m))
+    counted = replace(problem, m=problem.counted_m)
     costs = {config: predicted_us(counted, config, chip) for config in ranked_grouped(problem, chip)}
     shown = tuple(costs)[: 1 + max(runners_up, 0)]
     facts = fact_rows(_facts(problem, chip))
@@ -65,7 +65,7 @@ def _facts(problem: GroupedProblem, chip: Chip) -> Iterator[Fact]:
     yield "groups", "", "each with a weight of its own, and about M rows", groups
     if problem.grouping is Grouping.COLUMNS:
         yield "columns", "", "of a typical group, which the choice is made for whatever they are", NOMINAL_K
-    yield "counted_m", "rows", _COUNTED_M, counted_rows_of_group(problem.m)
+    yield "counted_m", "rows", _COUNTED_M, problem.counted_m
     yield "k_blocks", "", "ceil(K / 128)", one.k_blocks
     yield "rows", "", "groups * M", groups * problem.m
     yield "flops", "FLOP", "2 * rows * N * K", groups * one.flops

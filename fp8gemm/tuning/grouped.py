@@ -10,7 +10,7 @@ from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number
 from fp8gemm.tuning.grouped_config import PAIR_ROWS, pair_candidates, swapped_candidates, tile_candidates
 from fp8gemm.tuning.grouped_model import predicted_us
-from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
+from fp8gemm.tuning.grouped_problem import GroupedProblem, counted_rows_of_group, grouped_problem
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.problem import (
     FEW_ROWS,
@@ -18,7 +18,6 @@ from fp8gemm.tuning.problem import (
     Grouping,
     OutputType,
     counted_between,
-    counted_rows_of_group,
     parse_output,
 )
 from fp8gemm.tuning.select import Config, joined
@@ -33,7 +32,7 @@ def select_grouped(problem: GroupedProblem, chip: Chip) -> Config:
 
 def ranked_grouped(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
     """Every candidate, best first. All of them are right whatever the sizes of groups."""
-    return _ranked(replace(problem, m=counted_rows_of_group(problem.m)), chip)
+    return _ranked(replace(problem, m=problem.counted_m), chip)
 
 
 def grouped_config_by_m(problem: GroupedProblem, chip: Chip) -> tuple[tuple[int, Config], ...]:

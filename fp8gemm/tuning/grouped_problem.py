@@ -7,7 +7,16 @@ from fp8gemm.frozen import dataclass
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_rows_of_all
 from fp8gemm.tuning.config import align
-from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import (
+    FEW_ROWS,
+    Addend,
+    Grouping,
+    OutputType,
+    Problem,
+    Scaling,
+    StoreKind,
+    counted_rows,
+)
 
 MAX_GROUPS = 1024
 """Most groups of one product: each CTA holds a table of them in shared memory."""
@@ -17,6 +26,12 @@ ENTRY_BYTES = 16
 
 NOMINAL_K = 4096
 """Columns of a group of columns, which a config is chosen for whatever they are."""
+
+
+def counted_rows_of_group(m: int) -> int:
+    """Rows of a typical group as choices count them: between 128 and 256, where one tile more or less is a large part
+    of what a group has, the next multiple of 16; elsewhere as those of a single product."""
+    return -(-m // 16) * 16 if FEW_ROWS[-1] < m <= 2 * FEW_ROWS[-1] else counted_rows(m)
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,11 @@ class GroupedProblem:
     def scaling(self) -> Scaling:
         """How B is scaled."""
         return Scaling.ROW if self.grouping is Grouping.COLUMNS else Scaling.BLOCK
+
+    @property
+    def counted_m(self) -> int:
+        """M as choices count it."""
+        return counted_rows_of_group(self.m)
 
     def table_bytes(self, threads: int) -> int:
         """Of shared memory, for the table of groups and what a CTA of so many threads needs to fill it."""

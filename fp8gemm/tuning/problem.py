@@ -32,12 +32,6 @@ def counted_rows(m: int) -> int:
     return -(-m // step) * step
 
 
-def counted_rows_of_group(m: int) -> int:
-    """The same for the rows of a typical group: between 128 and 256, where one tile more or less is a large part of
-    what a group has, the next multiple of 16."""
-    return -(-m // 16) * 16 if FEW_ROWS[-1] < m <= 2 * FEW_ROWS[-1] else counted_rows(m)
-
-
 def counted_between(first: int, last: int, counted: Callable[[int], int] = counted_rows) -> Iterator[int]:
     """Every M that choices count so, from that of ``first`` to that of ``last``."""
     m, end = counted(first), counted(last)
@@ -143,6 +137,11 @@ class Problem:
                 f"expected K to be a multiple of {K_STEP} and at least {K_STEP} (TMA's row pitch), got K = "
                 f"{quoted(self.k)}"
             )
+
+    @property
+    def counted_m(self) -> int:
+        """M as choices count it."""
+        return counted_rows(self.m)
 
     @property
     def k_blocks(self) -> int:

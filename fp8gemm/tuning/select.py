@@ -28,7 +28,6 @@ from fp8gemm.tuning.problem import (
     Scaling,
     StoreKind,
     counted_between,
-    counted_rows,
     packed_problem,
     parse_epilogue,
     parse_output,
@@ -109,7 +108,7 @@ def enumerate_configs(
 def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
     tables = tables_in_force()
-    last = counted_rows(problem.m)
+    last = problem.counted_m
     few = counted_between(1, min(last, CLUSTER_ROWS - ROW_STEP))
     steps = [(m, select_config(replace(problem, m=m), chip, tables)) for m in few]
     if last >= CLUSTER_ROWS:
@@ -120,7 +119,7 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
 
 def rounded(problem: Problem) -> Problem:
     """The same problem with M as choices count it."""
-    return replace(problem, m=counted_rows(problem.m))
+    return replace(problem, m=problem.counted_m)
 
 
 @lru_cache(maxsize=4096)

@@ -16,9 +16,9 @@ from fp8gemm.tuning.explain_grouped import explain_grouped
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, swapped_resident_ctas
 from fp8gemm.tuning.grouped_model import swapped_us, tile_us
-from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
+from fp8gemm.tuning.grouped_problem import GroupedProblem, counted_rows_of_group, grouped_problem
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
-from fp8gemm.tuning.problem import Grouping, OutputType, StoreKind, counted_rows_of_group
+from fp8gemm.tuning.problem import Grouping, OutputType, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 H200 = named_chip("h200")

@@ -13,7 +13,7 @@ from fp8gemm.tuning import hopper, swap_ab
 from fp8gemm.tuning.config import TileConfig, violations
 from fp8gemm.tuning.grouped import grouped_config_by_m, ranked_grouped, select_grouped
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box, swapped_resident_ctas
-from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem, grouped_problem
+from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem, counted_rows_of_group, grouped_problem
 from fp8gemm.tuning.problem import (
     Addend,
     Grouping,
@@ -21,7 +21,6 @@ from fp8gemm.tuning.problem import (
     Scaling,
     StoreKind,
     counted_between,
-    counted_rows_of_group,
 )
 from fp8gemm.tuning.select import Config, invariant_wave_cols
 from fp8gemm.tuning.swap_ab import SwapAbConfig

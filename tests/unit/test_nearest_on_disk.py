@@ -137,3 +137,14 @@ def test_what_this_process_compiles_for_a_product_serves_it_at_once(
         best = config_for(3)
     with settings.scope(**place, jit="nearest"):
         assert config_for(3) == best != before
+
+
+def test_what_serves_groups_of_some_rows_is_not_taken_for_the_best_of_others(disk: Disk, tmp_path: Path) -> None:
+    """Choices count their rows in finer steps than those of a single product."""
+    problems = [grouped_problem(Grouping.MASKED, 32, m, 4096, 2048) for m in (144, 192)]
+    best = [ranked_grouped(problem, H200)[0] for problem in problems]
+    assert best[0] != best[1]
+    for problem, config in zip(problems, best, strict=True):
+        disk.add(kernel_request(problem, config), tmp_path / "cache")
+    with settings.scope(cache_dirs=(tmp_path / "cache",), trusted_dirs=(), jit="nearest"):
+        assert [loaded.kernel_for(problem, H200, 0).config for problem in problems] == best
