@@ -18,6 +18,16 @@ from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import Tables
 
+FEW, TWO_TILES = 4, 192
+"""Rows of a typical group that stand for a config: one of the swapped orientation, and one of clusters."""
+
+
+def choose_for_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config that a test's ``expected_m`` stands for, if it is one of these."""
+    choose = {FEW: choose_swapped, TWO_TILES: choose_pairs}
+    if "expected_m" in request.fixturenames and (rows := request.getfixturevalue("expected_m")) in choose:
+        choose[rows](monkeypatch)
+
 
 def choose_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on grouped products are computed in the swapped orientation, wherever that is possible."""

@@ -21,10 +21,10 @@ from tests import cases
 from tests.calls import same_bits
 from tests.gpu.faults.support import Guarded, amid_nans, poisoned_rows, poisoned_scales
 from tests.grouped import ContiguousCase, Run, contiguous_case, in_order
-from tests.orientation import choose_pairs, choose_swapped
+from tests.orientation import FEW, TWO_TILES, choose_for_rows
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-FEW, TWO_TILES, MANY = 4, 192, 512
+MANY = 512
 PRODUCTS = [(8, 112), (100, 128), (576, 256), (2112, 7168), (4096, 2048)]
 """N and K: an N that no TMA store takes, partial tiles and K blocks, and two of real layers."""
 
@@ -39,9 +39,7 @@ either = pytest.mark.parametrize("expected_m", [FEW, TWO_TILES, MANY])
 
 @pytest.fixture(autouse=True)
 def config_for_these_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = {FEW: choose_swapped, TWO_TILES: choose_pairs}
-    if "expected_m" in request.fixturenames and (rows := request.getfixturevalue("expected_m")) in choose:
-        choose[rows](monkeypatch)
+    choose_for_rows(request, monkeypatch)
 
 
 def mixed_runs(seed: int, sizes: tuple[int, ...] = SIZES) -> list[Run]:

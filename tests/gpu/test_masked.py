@@ -20,10 +20,9 @@ from tests import cases
 from tests.calls import same_bits
 from tests.gpu.faults.support import Guarded, amid_nans, poisoned_rows
 from tests.grouped import MaskedCase, masked_case
-from tests.orientation import choose_pairs, choose_swapped
+from tests.orientation import FEW, TWO_TILES, choose_for_rows
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-FEW, TWO_TILES = 4, 192
 PRODUCTS = [(100, 128), (576, 272), (2112, 7168)]
 ROOMS = [(8, (0, 8, 1, 7, 3)), (77, (77, 0, 1, 64, 65, 8)), (300, (129, 300, 0, 1, 128, 63, 257)), (1024, (5, 700, 0))]
 """Room for rows of each group, and counts."""
@@ -35,9 +34,7 @@ either = pytest.mark.parametrize("expected_m", [FEW, TWO_TILES, None], ids=["few
 
 @pytest.fixture(autouse=True)
 def config_for_these_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = {FEW: choose_swapped, TWO_TILES: choose_pairs}
-    if "expected_m" in request.fixturenames and (rows := request.getfixturevalue("expected_m")) in choose:
-        choose[rows](monkeypatch)
+    choose_for_rows(request, monkeypatch)
 
 
 def multiply(case: MaskedCase, out: Tensor | None = None, **options: object) -> Tensor:

@@ -22,6 +22,7 @@ from tests.mutations.runner import Outcome, run_mutant
 WORKERS = max(len(os.sched_getaffinity(0)) - 2, 1)
 """Most of the time compiles; what the GPU does of it, its processes share."""
 PART = "mutations-part.json"
+"""What runs of some mutants leave for the next, which may complete it."""
 _FAMILY = "test_launches_behind_many_stores_are_right"
 CONTROL_LIMIT_S = 580.0
 """All named tests, and while they run the GPU also does what the mutants do."""
@@ -61,7 +62,7 @@ def runs(request: pytest.FixtureRequest, device: torch.device, say: Callable[[st
 def write_mutants(device: torch.device, ended: dict[str, Any]) -> None:
     """Results of all mutants; of some, for a later run with the same headers to complete."""
     ended = {entry["name"]: entry for entry in read_report(PART).get("mutants", [])} | ended
-    ended |= {mutant.name: record(mutant, {}) for mutant in MUTANTS if mutant not in GPU_MUTANTS}
+    ended |= {mutant.name: record(mutant, {}) for mutant in MUTANTS if not mutant.gpu}
     entries = [ended[mutant.name] for mutant in MUTANTS if mutant.name in ended]
     write_report("mutations-h200.json" if len(entries) == len(MUTANTS) else PART, device, mutants=entries)
 

@@ -1,4 +1,4 @@
-"""`tests.orientation.choose_swapped`: what GPU tests of grouped products in the swapped orientation rest on."""
+"""`tests.orientation`: what GPU tests of grouped products in the swapped orientation, and in clusters, rest on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Grouping, Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import tables_in_force
-from tests.orientation import choose_swapped
+from tests.orientation import choose_pairs, choose_swapped
 
 
 def test_grouped_products_are_swapped_and_single_ones_are_chosen_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +24,11 @@ def test_grouped_products_are_swapped_and_single_ones_are_chosen_as_ever(monkeyp
     swapped = loaded._best(grouped, chip, 0, True, tables)
     assert isinstance(swapped[1], SwapAbConfig) and swapped[0] == before[0][0]
     assert loaded._best(single, chip, 0, True, tables) == before[1]
+
+
+@pytest.mark.parametrize("grouping", [Grouping.CONTIGUOUS, Grouping.MASKED])
+def test_tiles_of_grouped_products_are_a_cluster_s(grouping: Grouping, monkeypatch: pytest.MonkeyPatch) -> None:
+    chip, tables = named_chip("h200"), tables_in_force()
+    choose_pairs(monkeypatch)
+    config = loaded._best(GroupedProblem(grouping, 8, 4096, 576, 272), chip, 0, True, tables)[1]
+    assert isinstance(config, TileConfig) and config.cluster_m == 2

@@ -46,9 +46,6 @@ class Multiplier : Tracer<Config, Track::kMultiply> {
     using Ring = BarrierRing<Config::kStages>;
     using Scales = Conditional<Config::kScaling == Scaling::kBlock, BlockScales<Config>, RowScales<Config>>;
     using Chunks = ChunkPlan<Config, Scales::kBorderStep>;
-    /// Whether a part without rows is passed over: where a cluster's CTAs keep step. Alone, a CTA that has less to do than
-    /// its neighbours runs ahead of them, and what they shared in L2 is read twice (-8 % in groups, H200, 2026-11-24).
-    static constexpr bool kPassesOver = Config::kClusterM > 1;
 
 public:
     // What `pipelined` asks for; `start`, `release` and `promote` are below. A step is one K block of the share.
@@ -113,7 +110,7 @@ public:
     template <class Tile>
     FP8GEMM_DEVICE void run(const Tile& tile, uint32_t rows, typename Shape::Accumulators& accumulators) {
         clear(accumulators);
-        if constexpr (kPassesOver) {
+        if constexpr (Shape::kPassesOver) {
             if (tile.row_of_d() + WarpgroupOrigin<Shape, Config>(warpgroup_).row >= tile.end_of_d(rows)) {
                 pass(tile.steps());
                 return;
@@ -141,6 +138,7 @@ public:
 
 private:
     FP8GEMM_DEVICE uint32_t share() const { return Shape::share_of(warpgroup_); }
+
     /// Which of the tile's K blocks a K block of the share is: marks say that one.
     FP8GEMM_DEVICE uint32_t of_tile(uint32_t k_block) const { return k_block * Config::kWarpgroupsK + share(); }
 

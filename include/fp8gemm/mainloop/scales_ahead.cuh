@@ -16,7 +16,7 @@ class ScalesAhead {
 
 public:
     FP8GEMM_DEVICE ScalesAhead() {
-        if constexpr (Config::kClusterM > 1) {  // `loaded` may be asked for first
+        if constexpr (Shape::kPassesOver) {  // `loaded` may then be asked for first
 #pragma unroll
             for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
                 values_[m][0] = values_[m][1] = 0.0f;
