@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import quoted
-from fp8gemm.tuning.config import Tile, TileConfig, deepest_config, divided, staged_parts, violations
+from fp8gemm.tuning.config import Tile, TileConfig, deepest_config, divided, in_whole_lines, staged_parts, violations
 from fp8gemm.tuning.problem import Problem, StoreKind
 
 _LABEL = re.compile(r"(\d{1,3})x(\d{1,3})(?:-k(\d))?(?:-s(\d))?(?:-c(\d)x(\d))?(?:-split(\d))?")
@@ -27,7 +27,7 @@ def parse_label(text: str) -> str:
 
 def labelled_config(label: str, problem: Problem) -> TileConfig:
     """The config of a label for a problem: with so many stages the most waves in flight, of these the most staging
-    slots, at least one; without stages as `deepest_config` has it.
+    slots, at least one, and these in whole lines if there is room; without stages as `deepest_config` has it.
 
     Raises:
         InputError: a kernel cannot be made of it; the message says why.
@@ -50,5 +50,5 @@ def labelled_config(label: str, problem: Problem) -> TileConfig:
             config = replace(shallow, waves_in_flight=in_flight, staging_slots=slots)
             why = violations(config, *as_written)
             if not why:
-                return config
+                return in_whole_lines(config, *as_written)
     raise InputError(f"{label}: expected a config that fits; {'; '.join(why)}")

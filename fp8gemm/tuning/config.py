@@ -17,7 +17,9 @@ MAX_WAVE_COLS = 192
 CONSUMER_WARPGROUPS = 2
 PROMOTION_REGISTERS = 200
 """Of a thread's 232: what addresses, scales and the loop need is left."""
-MAX_STAGING_COLS = 32
+STAGED_LINE_BYTES = 128
+"""Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of
+4096x24576x1536, H200, 2026-11-25)."""
 MAX_SPLIT = 4
 """CTAs that divide K: of a cluster of more, an H200 holds too few at once."""
 
@@ -48,6 +50,7 @@ class TileConfig:
         split_k: CTAs of a cluster that divide K instead of sharing operands: one cluster computes a tile.
         waves_in_flight: waves that a warpgroup has started at a time; two overlap promotion and tensor work.
         staging_slots: parts of the output that a warpgroup can have on their way from registers to a TMA store.
+        staging_cols: of such a part, at most: their greatest common divisor with the columns that a warpgroup writes.
         raster_band: height, in cluster tiles, of the bands in which the output is walked.
     """
 
@@ -62,6 +65,7 @@ class TileConfig:
     split_k: int = 1
     waves_in_flight: int = 1
     staging_slots: int = 2
+    staging_cols: int = 32
     block_k: int = 128
     raster_band: int = 16
 
@@ -126,7 +130,7 @@ class TileConfig:
 
 def staged_part(config: TileConfig) -> tuple[int, int]:
     """Rows and columns that a consumer warpgroup stages at a time for a TMA store."""
-    return WAVE_ROWS, gcd(_stored_cols(config), MAX_STAGING_COLS)
+    return WAVE_ROWS, gcd(_stored_cols(config), config.staging_cols)
 
 
 def staged_parts(config: TileConfig) -> int:
@@ -209,6 +213,8 @@ def violations(
         found.append(f"a cluster has one or two CTAs, not {config.cluster_m} x {config.cluster_n}")
     if config.staging_slots < 1:
         found.append(f"{config.staging_slots} staging slots cannot hold a part of the output")
+    if config.staging_cols not in (32, STAGED_LINE_BYTES // output.bytes):
+        found.append(f"{config.staging_cols} staged columns are neither 32 nor a line of {STAGED_LINE_BYTES} bytes")
     if config.waves_in_flight not in (1, 2):
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
     if config.promotion_registers(scaling) > PROMOTION_REGISTERS:
@@ -248,9 +254,20 @@ def deepest_config(
         config = replace(empty, stages=min(stages, MAX_STAGES))
         if violations(config, store, output, scaling):
             continue
-        wider = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
-        return next((fitting for fitting in wider if room(fitting) >= 0), config)
+        more = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
+        config = next((fitting for fitting in more if room(fitting) >= 0), config)
+        return in_whole_lines(config, store, output, scaling)
     return None
+
+
+def in_whole_lines(config: TileConfig, store: StoreKind, output: OutputType, scaling: Scaling) -> TileConfig:
+    """The same with the output staged in whole lines, where these are two parts or more, and there is room for half."""
+    wide = replace(config, staging_cols=STAGED_LINE_BYTES // output.bytes)
+    parts = staged_parts(wide)
+    if store is not StoreKind.TMA or staged_part(wide) == staged_part(config) or parts < 2:
+        return config
+    fitting = (replace(wide, staging_slots=slots) for slots in range(parts, (parts - 1) // 2, -1))
+    return next((each for each in fitting if not violations(each, store, output, scaling)), config)
 
 
 def divided(tile: Tile, stages: int) -> TileConfig:

@@ -61,6 +61,8 @@ class Kernel:
         """K blocks of each piece of straight code: the chunks, in each copy of the main loop."""
         if self.config.waves_in_flight > 1:
             long = 4 if self.waves > 1 else 8
+            if self.config.stages == long and self.k_blocks % long == 0:
+                return [long]  # a turn of the ring
             return [long, long // 2] if long <= self.k_blocks else [min(long // 2, self.k_blocks)]
         of_k = self.k_blocks if self.stores_sums_alone else -(-self.k_blocks // 2)
         chunk = min(4, 8 // self.loops, of_k)

@@ -172,7 +172,7 @@ def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
         block = (config.block_m + config.block_n) * 128 + 4 * config.block_m
         stage = block * config.warpgroups_k
         stored_cols = config.block_n // config.warpgroups_n // config.warpgroups_k // config.split_k
-        output = 2 * config.staging_slots * 64 * gcd(stored_cols, 32) * 2 if store is TMA else 0
+        output = 2 * config.staging_slots * 64 * gcd(stored_cols, config.staging_cols) * 2 if store is TMA else 0
         exchanged = 4 * config.block_m * config.block_n // 2 if config.warpgroups_k == 2 else 0
         exchanged += 4 * config.block_m * config.block_n // config.split_k * (config.split_k - 1)
         least = config.stages * (stage + 16) + exchanged + output

@@ -32,7 +32,7 @@ protected:
     static constexpr uint32_t kElementBytes = sizeof(typename Element::Storage);
 
     static constexpr uint32_t kPartRows = Shape::kWaveM;
-    static constexpr uint32_t kPartCols = greatest_common_divisor(Shape::kWarpgroupCols, 32u);
+    static constexpr uint32_t kPartCols = greatest_common_divisor(Shape::kWarpgroupCols, Config::kStagingCols);
     static constexpr uint32_t kPartsM = Shape::kWarpgroupRows / kPartRows;
     static constexpr uint32_t kPartsN = Shape::kWarpgroupCols / kPartCols;
     static constexpr uint32_t kParts = kPartsM * kPartsN;
