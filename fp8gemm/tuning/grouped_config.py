@@ -26,11 +26,11 @@ _SLOW_TILE = (128, 160)
 """Slower than its neighbours by 3 to 7 % at all of DeepGEMM's shapes (H200, 2026-11-22). A single product has it for an
 even number of rounds, which groups of any size make no use of."""
 
-_PAIR = Tile(128, 256)
+PAIR = Tile(128, 256)
 """Worth a cluster of two along M where groups have two tiles: these read their weight at one pace, and so from device
 memory once (2 to 7 % of the time at 192 rows in a group; where many groups have one tile or three, 5 to 12 % slower;
 H200, 2026-11-24)."""
-PAIR_ROWS = range(_PAIR.block_m + 1, 2 * _PAIR.block_m + 1)
+PAIR_ROWS = range(PAIR.block_m + 1, 2 * PAIR.block_m + 1)
 """Rows of a typical group that this is considered for."""
 
 _CTAS_OF_SM = (1, 2, 3, 4)
@@ -62,7 +62,7 @@ def pair_candidates(problem: GroupedProblem, chip: Chip) -> tuple[TileConfig, ..
     """Those with a cluster for a group's two tiles, for every M in `PAIR_ROWS`: the problem's own is 0."""
     if problem.grouping is Grouping.COLUMNS:
         return ()
-    return tuple(replace(config, cluster_m=2) for config in tile_candidates(problem, chip) if config.tile == _PAIR)
+    return tuple(replace(config, cluster_m=2) for config in tile_candidates(problem, chip) if config.tile == PAIR)
 
 
 @lru_cache(maxsize=256)

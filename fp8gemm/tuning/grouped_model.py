@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.constants import DEFAULT
-from fp8gemm.tuning.grouped_config import swapped_resident_ctas
+from fp8gemm.tuning.grouped_config import PAIR, swapped_resident_ctas
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Predictor, norm, tile_cost
@@ -30,6 +30,10 @@ cases of 20 to 640 rows a group, at which the choice takes 0.5 % more in bursts 
 2026-11-24)."""
 _PAIR_SHARE = 0.97
 """Time of the SMs where the two tiles of a group are a cluster's, of that of the cluster's model."""
+_WIDE_SHARE = 0.985
+"""Time of the SMs with tiles of 128x256, of that of the model: 128x192, which the model has up to 1.3 % faster in
+contiguous groups of 4096 rows with N x K = 6144x7168, takes 2.9 % longer there in bursts, and 1.3 % under load that
+lasts (H200, 2026-11-25); in six masked groups of 1024 rows with 4096x4096, where it has 1.8 %, it is faster."""
 _TABLE_US = 1.0
 """Filling the table of groups."""
 _SWAPPED_LAUNCH_US = 3.0
@@ -56,7 +60,8 @@ def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
     else:
         rows = round(problem.groups * _mean_tiles(problem.m, rows_of_tile)) * rows_of_tile
     sm, l2, of_one = _predictor(of_any_rows, config, chip).times_us(max(rows, rows_of_tile))
-    sm *= _PAIR_SHARE if config.cluster_m > 1 else 1.0
+    if config.tile[:2] == PAIR[:2]:
+        sm *= _PAIR_SHARE if config.cluster_m > 1 else _WIDE_SHARE
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / chip.dram_bytes_per_us
     launch = constants.launch_us + _TABLE_US
     return launch + norm(_OVERLAP_EXPONENT, max(sm, l2), max(of_one, dram))
