@@ -20,6 +20,7 @@ from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.labels import EXPECTED, parse_label
 from fp8gemm.lab.provenance import circumstances
+from fp8gemm.quoting import quoted
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +39,7 @@ HOST_ROUNDS = 11
 METHOD = "CUDA-graph replay over rotating operand sets larger than three times L2, microseconds per call; {how}"
 _ROUNDS = ", ".join(f"{regime.rounds} {regime.value}" for regime in Regime)
 _IN_TURN_ONLY = "--quantize", "--host"
+OTHERS = "bf16", "tensorwise", "rowwise", "cublas_block", "deepgemm"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure-ms", type=float, default=10.0, help="length of one measurement, default 10")
     parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")
-    parser.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
+    beside.add_argument(
+        "--peers",
+        type=listed(_peer),
+        default=(),
+        metavar="NAME,...",
+        help=f"of other libraries' products these alone, of {', '.join(OTHERS)}",
+    )
     parser.add_argument(
         "--also",
         type=listed(parse_label),
@@ -96,6 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, ", again after each shape")
 
 
+def _peer(text: str) -> str:
+    if text not in OTHERS:
+        raise InputError(f"expected {', '.join(OTHERS[:-1])} or {OTHERS[-1]}, got {quoted(text)}")
+    return text
+
+
 def shapes_of(options: argparse.Namespace) -> list[Shape]:
     """Every M with every N x K, as the options say or by default."""
     default_m, default_nk = DEFAULT_M, DEFAULT_NK
@@ -128,6 +144,8 @@ def check_options(options: argparse.Namespace) -> None:
             raise InputError(f"expected neither --pdl nor --floor beside {mode}")
         if chosen and options.also:
             raise InputError(f"expected no --also beside {mode}")
+        if chosen and options.peers:
+            raise InputError(f"expected no --peers beside {mode}")
     if options.grouped and (options.m or options.nk):
         raise InputError("expected neither --m nor --nk beside --grouped, whose sizes are its own")
     for mode, chosen in zip(_IN_TURN_ONLY, (options.quantize, options.host), strict=True):
@@ -152,6 +170,7 @@ def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
         return linear_suite()
     return product_suite(
         alone=options.no_peers,
+        others=options.peers,
         batch_invariant=options.batch_invariant,
         pdl=options.pdl or options.small_m,
         floor=options.floor or options.small_m,
@@ -198,6 +217,7 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]
 
 
 def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:
+    from fp8gemm.lab.bench.deep_gemm_ahead import compile_deep_gemm
     from fp8gemm.lab.bench.graph import Bench, Rounds
     from fp8gemm.lab.bench.modes import grouped_mode, host_mode, how_measured, quantize_mode, suite_mode
 
@@ -210,6 +230,8 @@ def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Gene
     if options.host:
         return host_mode(shapes, generator, rounds, options.rounds)
     suite = suite_of(options, shapes)
+    if any(peer.module == "deep_gemm" for peer in suite.peers):
+        compile_deep_gemm(shapes)
     heading: dict[str, Any] = {"method": METHOD.format(how=how_measured(options, [shape.m for shape in shapes]))}
     if options.linear:  # products say of each peer how it is launched
         heading["pdl"] = settings.current().pdl

@@ -250,6 +250,7 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
     from tqdm import tqdm
 
     from fp8gemm.kernels.catalogue import kernel_request
+    from fp8gemm.lab.bench.deep_gemm_ahead import compile_deep_gemm
     from fp8gemm.lab.tune.ahead import Ahead
     from fp8gemm.lab.tune.measure import LostDeviceError
 
@@ -258,6 +259,7 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
 
     known = [output.results.row(each.shape, choice=each.choice, model=each.model) for each in work]
     missing = [row.missing([*each.candidates, *options.peers]) for row, each in zip(known, work, strict=True)]
+    compile_deep_gemm([each.shape for each, names in zip(work, missing, strict=True) if report.DEEP_GEMM in names])
     start = time.monotonic()
     # None: no bar where standard error is no terminal.
     bar = tqdm(total=len(work), unit="shape", leave=False, disable=None)

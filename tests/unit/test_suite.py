@@ -28,6 +28,9 @@ def suite(*arguments: str) -> Suite:
     return command.suite_of(given, command.shapes_of(given))
 
 
+EVERY_PEER = peers.PEERS
+
+
 def names(found: Suite) -> list[str]:
     return [peer.name for peer in found.peers]
 
@@ -68,6 +71,20 @@ def test_who_is_measured_and_compared() -> None:
     assert compared["geomean_relative_speed_pdl"]["other"] == ("other", "fp8gemm_pdl")
     assert compared["geomean_relative_speed_pdl"]["fp8gemm"] == ("fp8gemm", "fp8gemm_pdl")
     assert not {"floor", "floor_pdl"} & {*compared["geomean_relative_speed"], *compared["geomean_relative_speed_pdl"]}
+
+
+def test_other_libraries_are_measured_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    assert names(suite("--peers", "bf16")) == ["fp8gemm"]
+    monkeypatch.setattr(peers, "PEERS", EVERY_PEER)
+    assert names(suite("--peers", "rowwise,bf16")) == ["fp8gemm", "bf16", "rowwise"]
+    assert tuple(peer.name for peer in EVERY_PEER[1:]) == command.OTHERS
+    assert names(suite("--peers", "bf16", "--pdl", "--floor"))[:3] == ["fp8gemm", "bf16", "fp8gemm_pdl"]
+    with pytest.raises(SystemExit):
+        options("--peers", "triton")
+    assert "expected bf16, tensorwise, rowwise, cublas_block or deepgemm, got 'triton'" in capsys.readouterr().err
+    for mode in ("--chain", "--linear", "--grouped"):
+        with pytest.raises(InputError, match=f"expected no --peers beside {mode}"):
+            suite(mode, "--peers", "bf16")
 
 
 def test_options_that_exclude_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -273,12 +273,18 @@ NOT_MEASURED = {"triton": "a block-scaled Triton kernel is not part of this repo
 
 
 def choose_peers(
-    *, alone: bool = False, batch_invariant: bool = False, pdl: bool = False, floor: bool = False
+    *,
+    alone: bool = False,
+    others: Sequence[str] = (),
+    batch_invariant: bool = False,
+    pdl: bool = False,
+    floor: bool = False,
 ) -> tuple[list[Peer], dict[str, str]]:
     """The peers that this machine has, ours first, and the others with the reason.
 
     Args:
         alone: ours and no other library's.
+        others: names of the other libraries' that are wanted, however launched; all of them if there are none.
         batch_invariant: ours, and beside it ours in batch-invariant mode, and no other.
         pdl: of those that there are, also the ones with programmatic dependent launch.
         floor: also what only reads the weight.
@@ -287,5 +293,7 @@ def choose_peers(
     if alone or batch_invariant:
         ours = [peer for peer in wanted if peer.name in {*FLOORS, *FLOORS.values()}]
         return ours + [INVARIANT] * batch_invariant, {}
+    chosen = {*others, *(f"{name}_pdl" for name in others), *FLOORS, *FLOORS.values()}
+    wanted = [peer for peer in wanted if peer.name in chosen or not others]
     skipped = {peer.name: reason for peer in wanted if (reason := peer.why_missing())}
     return [peer for peer in wanted if peer.name not in skipped], skipped | NOT_MEASURED

@@ -45,10 +45,18 @@ class Suite:
         return Table(self.ours, [peer.name for peer in self.peers[1:]], self.products)
 
 
-def product_suite(*, alone: bool, batch_invariant: bool, pdl: bool, floor: bool, configs: Sequence[str] = ()) -> Suite:
+def product_suite(
+    *,
+    alone: bool,
+    batch_invariant: bool,
+    pdl: bool,
+    floor: bool,
+    others: Sequence[str] = (),
+    configs: Sequence[str] = (),
+) -> Suite:
     """Single products; ours with the configs of these labels are peers too, the other options those of
     `choose_peers`."""
-    peers, skipped = choose_peers(alone=alone, batch_invariant=batch_invariant, pdl=pdl, floor=floor)
+    peers, skipped = choose_peers(alone=alone, others=others, batch_invariant=batch_invariant, pdl=pdl, floor=floor)
     peers += map(config_peer, dict.fromkeys(configs))
     names = [peer.name for peer in peers]
     return Suite(peers, skipped, _summaries(names), _product_label)

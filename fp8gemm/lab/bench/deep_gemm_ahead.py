@@ -1,0 +1,59 @@
+"""DeepGEMM's kernels compiled before anything is measured.
+
+Its compiler takes some seconds for a kernel, at the first product of a shape: of many shapes that is most of a run, on
+one processor. Here several processes multiply zeros of these shapes; what they compile lies in DeepGEMM's own cache.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from contextlib import suppress
+
+from fp8gemm.lab import DEVICE
+from fp8gemm.lab.bench.report import Shape
+
+MOST_PROCESSES = 12
+"""Each has a CUDA context and torch."""
+
+
+def compile_deep_gemm(shapes: Sequence[Shape], *, device: str = DEVICE) -> None:
+    """Until DeepGEMM's kernels of these shapes are ready, or as ready as they get: an error is left to who measures.
+
+    Args:
+        shapes: of the products; for a single one nothing is done.
+        device: where the operands are.
+    """
+    from tqdm import tqdm
+
+    wanted = list(dict.fromkeys(shapes))
+    if len(wanted) < 2:
+        return
+    processes = min(len(os.sched_getaffinity(0)), len(wanted), MOST_PROCESSES)
+    # A fork would share the state of the driver and of torch's threads.
+    with (
+        suppress(OSError, NotImplementedError, BrokenExecutor),  # a machine that forbids processes can measure still
+        ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool,
+        tqdm(total=len(wanted), unit="kernel", desc="DeepGEMM compiles", leave=False, disable=None) as bar,
+    ):
+        for done in as_completed(pool.submit(_multiply_zeros, shape, device) for shape in wanted):
+            with suppress(Exception):  # NOTE: a process may die, too; what it left out is compiled where it is measured
+                done.result()
+            bar.update()
+
+
+def _multiply_zeros(shape: Shape, device: str) -> None:
+    import torch
+
+    from fp8gemm.lab.bench.peers import deep_gemm_call
+    from fp8gemm.scales import empty_mn_major
+
+    m, n, k = shape.m, shape.n, shape.k
+    a = torch.zeros(m, k, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
+    b = torch.zeros(n, k, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
+    scales_a = empty_mn_major(m, -(-k // 128), device=a.device).zero_()
+    scales_b = torch.zeros(-(-n // 128), -(-k // 128), device=device)
+    out = torch.empty(m, n, dtype=torch.bfloat16, device=device)
+    deep_gemm_call(a, scales_a, b, scales_b, out=out)()
