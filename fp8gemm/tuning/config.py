@@ -50,7 +50,7 @@ class TileConfig:
         split_k: CTAs of a cluster that divide K instead of sharing operands: one cluster computes a tile.
         waves_in_flight: waves that a warpgroup has started at a time; two overlap promotion and tensor work.
         staging_slots: parts of the output that a warpgroup can have on their way from registers to a TMA store.
-        staging_cols: of such a part, at most: their greatest common divisor with the columns that a warpgroup writes.
+        staging_cols: columns of such a part at most; it has the greatest common divisor of this and a warpgroup's columns.
         raster_band: height, in cluster tiles, of the bands in which the output is walked.
     """
 
@@ -239,7 +239,7 @@ def deepest_config(
     slots: int | None = None,
 ) -> TileConfig | None:
     """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots: at
-    least so many, or half of its parts."""
+    least so many of 32 columns, or half of its parts. Parts are whole lines where that costs no stage."""
     least = divided(tile, stages=2)
     parts = staged_parts(least)
     # With half of its parts in flight, a warpgroup waits at most once for its slots.
@@ -261,7 +261,8 @@ def deepest_config(
 
 
 def in_whole_lines(config: TileConfig, store: StoreKind, output: OutputType, scaling: Scaling) -> TileConfig:
-    """The same with the output staged in whole lines, where these are two parts or more, and there is room for half."""
+    """The same with the output staged in whole lines, if a warpgroup has two such parts or more and there is room for
+    half of them."""
     wide = replace(config, staging_cols=STAGED_LINE_BYTES // output.bytes)
     parts = staged_parts(wide)
     if store is not StoreKind.TMA or staged_part(wide) == staged_part(config) or parts < 2:

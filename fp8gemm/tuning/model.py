@@ -62,7 +62,7 @@ class Cost:
     epilogue_cycles: float = cost_term(
         "a tile",
         "cycles",
-        "a tile's + that of 32 staged columns each + of each 64 x 8 outputs of a warpgroup + exchange of shares of K",
+        "a tile's + that of each up to 32 staged columns + of each 64 x 8 outputs of a warpgroup + shares' exchange",
     )
     tile_cycles: float = cost_term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
     tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]

@@ -103,13 +103,15 @@ def test_addends_under_every_tile(kind, store, tile, device, seed, compiled_with
 
 # Chunks of K blocks are 1, 2, 4 or 8 long; with two waves in flight half of that too, at the end, and for one warpgroup
 # first. So these are less than a chunk, whole chunks and those with a rest; and more than 32, after which weight scales
-# are fetched anew, before a chunk or, for the warpgroup that begins with a short one, in the middle of one.
-K_BLOCKS = (1, 2, 3, 5, 7, 8, 11, 12, 13, 35, 68)
+# are fetched anew, before a chunk or, for the warpgroup that begins with a short one, in the middle of one. Multiples of
+# eight are turns of a ring of eight stages, which are chunks then.
+K_BLOCKS = (1, 2, 3, 5, 7, 8, 11, 12, 13, 16, 35, 68, 72)
 # Every shape of the main loop: two waves in flight or one, of which one or two make a K block. And every kind of border
 # between scale blocks: none, between waves, or inside one in steps of 64, 32 or 16 columns. M and N end inside a wave,
 # and N is long enough for a tile at each step.
 LOOPS = (
     "128x128",
+    "128x64",
     "256x64",
     "64x192",
     "128x112",
@@ -119,7 +121,7 @@ LOOPS = (
     "128x160",
     "128x144",
 )
-LOOPS_BY_ROWS = ("128x128", "64x192", "256x64", "64x192-c1x2", "128x128-c2x1")
+LOOPS_BY_ROWS = ("128x128", "128x64", "64x192", "256x64", "64x192-c1x2", "128x128-c2x1")
 # Where the warpgroups share K, each goes through half of the blocks: these numbers are as many steps as the ones above
 # are blocks, and every kind of the last block, which is whole or partial, and the second share's or the first's.
 K_BLOCKS_SHARED = (1, 2, 3, 4, 6, 7, 13, 15, 18, 71, 135)

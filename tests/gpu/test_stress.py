@@ -62,14 +62,17 @@ class Base:
             yield Problem(self.m, self.n, k, self.output, self.store, self.scaling)
 
 
-# Up to twice the stages and more; two waves in flight go on for chunks of up to 8.
-K_BLOCKS = {1: (1, 2, 3, 5, 6, 7), 2: (1, 2, 5, 8, 12, 15)}
+# Up to twice the stages and more; two waves in flight go on for chunks of up to 8, some of which are turns of the ring.
+K_BLOCKS = {1: (1, 2, 3, 5, 6, 7), 2: (1, 2, 5, 8, 12, 15, 24)}
 
 BASES = (
     Base(TileConfig(64, 64, 2, 1, 1, 1, 2, waves_in_flight=2, staging_slots=1), 200, 320),
     Base(TileConfig(128, 64, 3, cluster_m=2, waves_in_flight=2), 520, 200),
     Base(TileConfig(64, 128, 2, 1, 2, 1, 2, waves_in_flight=2, staging_slots=1), 200, 520, scaling=Scaling.ROW),
     Base(TileConfig(256, 128, 2, staging_slots=3), 520, 264),
+    Base(TileConfig(128, 64, 8, waves_in_flight=2), 520, 200),  # chunks of one turn of the ring
+    Base(TileConfig(128, 128, 2, waves_in_flight=2, staging_slots=1, staging_cols=64), 300, 264),
+    Base(TileConfig(128, 256, 2, staging_slots=2, staging_cols=64), 300, 520, output=OutputType.FLOAT16),
     Base(TileConfig(128, 112, 2, waves_in_flight=2, staging_slots=4), 300, 344),
     Base(TileConfig(128, 160, 2, staging_slots=3), 300, 344, output=OutputType.FLOAT32),
     Base(TileConfig(256, 64, 2, waves_in_flight=2), 520, 200, output=OutputType.FLOAT16),

@@ -38,6 +38,7 @@ ORDINARY = (
     TileConfig(128, 64, 3, cluster_m=2, waves_in_flight=2),
     TileConfig(128, 256, 2, cluster_m=2),
     TileConfig(128, 128, 2, staging_slots=3),
+    TileConfig(128, 128, 2, waves_in_flight=2, staging_slots=1, staging_cols=64),
     TileConfig(64, 64, 2, 1, 1, 1, 1, 2, waves_in_flight=2, staging_slots=1),
 )
 SWAPPED = (SwapAbConfig(8, 16, 2), SwapAbConfig(16, 32, 3, warpgroups_k=2), SwapAbConfig(64, 64, 4))

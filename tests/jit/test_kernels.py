@@ -57,6 +57,7 @@ COVERAGE = [
     *((7168, 2048, store, every_config(store)) for store in StoreKind),
     *((1024, 512, store, every_config(store)) for store in StoreKind),  # four K blocks: unrolled whole, it once spilled
     *((584, LONGEST_CODE, store, every_config(store)) for store in StoreKind),
+    (576, 1024, StoreKind.TMA, every_config(StoreKind.TMA)),  # eight: one turn of a ring of eight stages, and no loop
     *((2112, 7168, store, every_tile(store)) for store in StoreKind),
     *((32768, 512, store, every_tile(store, first=1)) for store in StoreKind),
     *((576, 144, store, every_tile(store, first=2)) for store in StoreKind),

@@ -5,8 +5,8 @@
 //     warpgroup 0   [    long      ][    long      ][    long      ][sh]     a short chunk that K ends in stops there
 //     warpgroup 1   [short ][    long      ][    long      ][short ][sh]     staggered: it changes at other times
 //
-// With one wave in flight there is one length; so there is where a chunk is one turn of the ring. With groups of columns, of whose K nothing is known, what no long chunk
-// takes is multiplied block by block.
+// With one wave in flight there is one length, and so there is where a chunk is one turn of the ring. With groups of
+// columns, of whose K nothing is known, what no long chunk takes is multiplied block by block.
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
@@ -38,8 +38,9 @@ private:
     /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
 
-    /// Whether a chunk is one turn of the ring, so that a wave's stage is known when the kernel is compiled. Where waves are
-    /// narrow, that is worth more than chunks of two lengths (2 % of 512x2112x7168 at 128x64, H100, 2026-11-25).
+    /// Whether a chunk is one turn of the ring, so that a wave's stage is known when the kernel is compiled. Among the tiles
+    /// worth compiling only those of narrow waves have such rings; they gain more by it than by chunks of two lengths (2.4 %
+    /// of 512x2112x7168 at 128x64, in bursts, H200, 2026-11-25).
     static constexpr bool kTurnsWithRing =
         !kStepsVary && kInFlight == 2 && Config::kStages == kMost && Shape::kNumSteps % kMost == 0;
 
@@ -50,7 +51,7 @@ public:
     static constexpr uint32_t kLong = kStepsVary || kInFlight > 1 ? kMost
                                       : kEndsAnywhere             ? kPlain
                                                                   : greatest_common_divisor(kPlain, Shape::kNumSteps);
-    static constexpr uint32_t kShort = kStepsVary ? 1 : kInFlight == 1 || kTurnsWithRing ? kLong : kLong / 2;
+    static constexpr uint32_t kShort = kStepsVary ? 1 : (kInFlight == 1 || kTurnsWithRing) ? kLong : kLong / 2;
     /// K blocks of the last short chunk, if it is not whole.
     static constexpr uint32_t kRest = Shape::kNumSteps % kShort;
     /// Whether there is any long chunk that is not as short.

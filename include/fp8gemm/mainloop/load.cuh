@@ -14,11 +14,11 @@ namespace fp8gemm {
 /// the common tile and multicasts it, so the L2 is read once for all of them. A stage is therefore empty only when the
 /// consumers of all CTAs that this one writes to have said so.
 ///
-/// NOTE: Rows of A past the M of a single product are not asked for. TMA would fill them with zeros, but takes longer for such a row than for one
-/// that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and 12.5 us for 128 (H200, 2026-11-22). What is left
-/// in their place, be it NaN, reaches only rows of the output that are not stored. But multiplying it costs energy, which
-/// zeros do not: where power counts and K is long, the tile's second pass over the ring, for which nobody waits, asks for
-/// these rows too, and leaves zeros to the others.
+/// NOTE: Rows of A past the M of a single product are not asked for. TMA would fill them with zeros, but takes longer for
+/// such a row than for one that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and 12.5 us for 128 (H200,
+/// 2026-11-22). What is left in their place, be it NaN, reaches only rows of the output that are not stored. But multiplying
+/// it costs energy, which zeros do not: where power counts and K is long, the tile's second pass over the ring, for which
+/// nobody waits, asks for these rows too, and leaves zeros to the others.
 template <class Config>
 class OperandLoader : Tracer<Config, Track::kLoad> {
     using Shape = TileShape<Config>;
