@@ -50,7 +50,7 @@ class TileConfig:
         split_k: CTAs of a cluster that divide K instead of sharing operands: one cluster computes a tile.
         waves_in_flight: waves that a warpgroup has started at a time; two overlap promotion and tensor work.
         staging_slots: parts of the output that a warpgroup can have on their way from registers to a TMA store.
-        staging_cols: columns of such a part at most; it has the greatest common divisor of this and a warpgroup's columns.
+        staging_cols: columns of such a part at most; it has the greatest common divisor of this and a warpgroup's.
         raster_band: height, in cluster tiles, of the bands in which the output is walked.
     """
 
