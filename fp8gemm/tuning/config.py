@@ -19,7 +19,7 @@ PROMOTION_REGISTERS = 200
 """Of a thread's 232: what addresses, scales and the loop need is left."""
 STAGED_LINE_BYTES = 128
 """Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of
-4096x24576x1536, H200, 2026-11-25)."""
+4096x24576x1536, in bursts, H200, 2026-11-25)."""
 MAX_SPLIT = 4
 """CTAs that divide K: of a cluster of more, an H200 holds too few at once."""
 
