@@ -1,7 +1,7 @@
 """DeepGEMM's kernels compiled before anything is measured.
 
-It compiles a kernel at the first product of a shape, which takes some seconds, one after the other. Here several processes
-multiply zeros of these shapes; what they compile lies in DeepGEMM's own cache.
+It compiles a kernel at the first product of a shape, which takes some seconds, one after the other. Here several
+processes multiply zeros of these shapes; what they compile lies in DeepGEMM's own cache.
 """
 
 from __future__ import annotations
