@@ -110,6 +110,16 @@ class Kernel:
         """Whether the CTAs of a cluster do, in the ordinary orientation."""
         return isinstance(self.config, TileConfig) and self.config.split_k > 1
 
+    @property
+    def shares_operands(self) -> bool:
+        """Whether the CTAs of a cluster do."""
+        return isinstance(self.config, TileConfig) and self.config.cluster_m * self.config.cluster_n > 1
+
+    @property
+    def traits(self) -> tuple[bool, ...]:
+        """What makes its machine code one of another sort."""
+        return self.holds_back, self.loads_ahead, self.divides_k, self.shares_operands
+
 
 def kernels() -> list[Kernel]:
     found = [Kernel(kernel_request(problem, config), config, problem.scaling) for problem, config in single()]
@@ -149,7 +159,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def _first_of_each_sort(wanted: list[Kernel]) -> list[int]:
-    sorts = [(kernel.request.family, kernel.scaling, kernel.holds_back, kernel.loads_ahead) for kernel in wanted]
+    sorts = [(kernel.request.family, kernel.scaling, *kernel.traits) for kernel in wanted]
     return [sorts.index(sort) for sort in dict.fromkeys(sorts)]
 
 
