@@ -112,6 +112,25 @@ def listed(read: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
     return told(lambda text: tuple(map(read, text.split(","))))
 
 
+def parse_count_or_all(text: str) -> int | None:
+    """A positive number, or None for ``all``."""
+    return None if text == "all" else parse_positive(text)
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """What reads one of these names, of which there are several.
+
+    It raises InputError: the text is none of them.
+    """
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise InputError(f"expected {', '.join(names[:-1])} or {names[-1]}, got {quoted(text)}")
+        return text
+
+    return parse
+
+
 def told(read: Callable[[str], _T]) -> Callable[[str], _T]:
     """The type of an option whose InputError is told as argparse tells it."""
 

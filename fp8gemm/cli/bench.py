@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
-from fp8gemm.cli.arguments import listed, parse_m, parse_nk, parse_positive
+from fp8gemm.cli.arguments import listed, one_of, parse_m, parse_nk, parse_positive
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, apart, json_file, lacks_gpu, note, tell_json
 from fp8gemm.errors import InputError
@@ -20,7 +20,6 @@ from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.labels import EXPECTED, parse_label
 from fp8gemm.lab.provenance import circumstances
-from fp8gemm.quoting import quoted
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     beside.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
     beside.add_argument(
         "--peers",
-        type=listed(_peer),
+        type=listed(one_of(OTHERS)),
         default=(),
         metavar="NAME,...",
         help=f"of other libraries' products these alone, of {', '.join(OTHERS)}",
@@ -104,12 +103,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=GROUPED_PARTS, help="with --grouped, this part of them")
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     add_json(parser, ", again after each shape")
-
-
-def _peer(text: str) -> str:
-    if text not in OTHERS:
-        raise InputError(f"expected {', '.join(OTHERS[:-1])} or {OTHERS[-1]}, got {quoted(text)}")
-    return text
 
 
 def shapes_of(options: argparse.Namespace) -> list[Shape]:

@@ -12,7 +12,18 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fp8gemm.cli.arguments import grouped_layers, listed, parse_m, parse_nk, parse_positive, random_count, shapes, told
+from fp8gemm.cli.arguments import (
+    grouped_layers,
+    listed,
+    one_of,
+    parse_count_or_all,
+    parse_m,
+    parse_nk,
+    parse_positive,
+    random_count,
+    shapes,
+    told,
+)
 from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, lacks_gpu, note, prints_json, tell, tell_json
@@ -26,7 +37,7 @@ from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
 from fp8gemm.lab.tune.results import Results, Row, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
-from fp8gemm.quoting import counted, quoted
+from fp8gemm.quoting import counted
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
@@ -68,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="of random shapes and operands, default that of --results, or fresh")
     parser.add_argument(
         "--candidates",
-        type=_candidates,
+        type=parse_count_or_all,
         default=DEFAULT_CANDIDATES,
         metavar="all|COUNT",
         help=f"all, or so many that the model ranks first, default {DEFAULT_CANDIDATES}",
@@ -81,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"time these beside them, candidates or not: {EXPECTED}",
     )
     peers = f"time others' kernels beside them, of {', '.join(report.PEERS)}"
-    parser.add_argument("--peers", type=listed(_peer), default=(), metavar="NAME,...", help=peers)
+    parser.add_argument("--peers", type=listed(one_of(report.PEERS)), default=(), metavar="NAME,...", help=peers)
     parser.add_argument("--results", type=Path, metavar="PATH", help="write every timing here; go on where it ends")
     parser.add_argument(
         "--table",
@@ -197,8 +208,7 @@ def plan_work(problem: Problem, chip: Chip, count: int | None, also: Sequence[st
     Raises:
         InputError: a label's config does not fit.
     """
-    ranked = eligible_configs(problem, chip, NO_TABLES)
-    choice = select_config(problem, chip)
+    ranked, choice = eligible_configs(problem, chip, NO_TABLES), select_config(problem, chip)
     more = (labelled_config(label, problem) for label in also)
     wanted = {config.label: config for config in (*ranked[:count], choice, *more)}
     return Work(problem, wanted, choice.label, ranked[0].label)
@@ -287,13 +297,3 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
 def _how(options: argparse.Namespace) -> str:
     turn = f" of {options.measure_ms:g} ms" if options.regime is Regime.TURN else ""
     return method([options.regime], options.rounds) + turn
-
-
-def _peer(text: str) -> str:
-    if text not in report.PEERS:
-        raise InputError(f"expected {' or '.join(report.PEERS)}, got {quoted(text)}")
-    return text
-
-
-def _candidates(text: str) -> int | None:
-    return None if text == "all" else parse_positive(text)

@@ -17,6 +17,7 @@ MAX_WAVE_COLS = 192
 CONSUMER_WARPGROUPS = 2
 PROMOTION_REGISTERS = 200
 """Of a thread's 232: what addresses, scales and the loop need is left."""
+STAGING_COLS = 32
 STAGED_LINE_BYTES = 128
 """Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of
 4096x24576x1536, in bursts, H200, 2026-11-25)."""
@@ -65,7 +66,7 @@ class TileConfig:
     split_k: int = 1
     waves_in_flight: int = 1
     staging_slots: int = 2
-    staging_cols: int = 32
+    staging_cols: int = STAGING_COLS
     block_k: int = 128
     raster_band: int = 16
 
@@ -213,8 +214,9 @@ def violations(
         found.append(f"a cluster has one or two CTAs, not {config.cluster_m} x {config.cluster_n}")
     if config.staging_slots < 1:
         found.append(f"{config.staging_slots} staging slots cannot hold a part of the output")
-    if config.staging_cols not in (32, STAGED_LINE_BYTES // output.bytes):
-        found.append(f"{config.staging_cols} staged columns are neither 32 nor a line of {STAGED_LINE_BYTES} bytes")
+    if config.staging_cols not in (STAGING_COLS, STAGED_LINE_BYTES // output.bytes):
+        staged = f"{config.staging_cols} staged columns"
+        found.append(f"{staged} are neither {STAGING_COLS} nor a line of {STAGED_LINE_BYTES} bytes")
     if config.waves_in_flight not in (1, 2):
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
     if config.promotion_registers(scaling) > PROMOTION_REGISTERS:

@@ -19,7 +19,7 @@ from dataclasses import field
 
 from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import SCALE_BLOCK
-from fp8gemm.tuning.config import WAVE_ROWS, TileConfig, staged_part, staged_parts
+from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.problem import Problem, Scaling
@@ -109,7 +109,7 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     block = norm(constants.block_exponent, tensor, shared, latency)
     pieces = config.block_m * config.block_n / (config.warpgroups * WAVE_ROWS * 8)
     epilogue = constants.tile_cycles + pieces * constants.epilogue_cycles * problem.output.bytes / 2
-    epilogue += staged_parts(config) * max(staged_part(config)[1] // 32, 1) * constants.part_cycles
+    epilogue += staged_parts(config) * max(staged_part(config)[1] // STAGING_COLS, 1) * constants.part_cycles
     if config.warpgroups_k > 1:
         epilogue += constants.exchange_cycles + pieces * constants.exchange_piece_cycles
     if config.split_k > 1:

@@ -6,14 +6,13 @@ processes multiply zeros of these shapes; what they compile lies in DeepGEMM's o
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, as_completed
 from contextlib import suppress
 
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.processes import compiling_processes
 
 MOST_PROCESSES = 12
 """Each has a CUDA context and torch."""
@@ -31,17 +30,20 @@ def compile_deep_gemm(shapes: Sequence[Shape], *, device: str = DEVICE) -> None:
     wanted = list(dict.fromkeys(shapes))
     if len(wanted) < 2:
         return
-    processes = min(len(os.sched_getaffinity(0)), len(wanted), MOST_PROCESSES)
-    # A fork would share the state of the driver and of torch's threads.
     with (
         suppress(OSError, NotImplementedError, BrokenExecutor),  # a machine that forbids processes can measure still
-        ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool,
+        compiling_processes(min(len(wanted), MOST_PROCESSES)) as pool,
         tqdm(total=len(wanted), unit="kernel", desc="DeepGEMM compiles", leave=False, disable=None) as bar,
     ):
-        for done in as_completed(pool.submit(_multiply_zeros, shape, device) for shape in wanted):
-            with suppress(Exception):  # NOTE: a process may die, too; what it left out is compiled where it is measured
-                done.result()
-            bar.update()
+        try:
+            for done in as_completed(pool.submit(_multiply_zeros, shape, device) for shape in wanted):
+                with suppress(
+                    Exception
+                ):  # NOTE: a process may die, too; what it leaves is compiled where it is measured
+                    done.result()
+                bar.update()
+        finally:
+            pool.shutdown(cancel_futures=True)  # whoever interrupts does not wait for all
 
 
 def _multiply_zeros(shape: Shape, device: str) -> None:

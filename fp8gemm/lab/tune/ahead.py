@@ -7,9 +7,6 @@ cache directory can be written, it compiles for itself, shape by shape.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
@@ -21,9 +18,7 @@ from fp8gemm.errors import Fp8GemmError
 from fp8gemm.jit.build import build
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.request import KernelRequest
-
-_YIELD = 10
-"""Niceness of the compilers: the process that measures goes first."""
+from fp8gemm.lab.processes import compiling_processes
 
 
 class Ahead:
@@ -40,12 +35,7 @@ class Ahead:
         if now.jit != "compile" or not now.cache_dirs or not wanted:
             return
         with suppress(OSError, NotImplementedError):  # a machine that forbids processes or semaphores can measure still
-            self._pool = ProcessPoolExecutor(
-                min(len(os.sched_getaffinity(0)), len(wanted)),
-                # A fork would share the state of the driver and of torch's threads.
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_prepare,
-            )
+            self._pool = compiling_processes(len(wanted))
             for request in wanted:
                 self._futures[request] = self._pool.submit(_compile, request, now.cache_dirs, now.trusted_dirs)
 
@@ -66,11 +56,6 @@ class Ahead:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _prepare() -> None:
-    os.nice(_YIELD)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent that ends, and then its pool
 
 
 def _compile(request: KernelRequest, cache_dirs: tuple[Path, ...], trusted_dirs: tuple[Path, ...]) -> None:
