@@ -42,7 +42,7 @@ struct Probe {
 
     struct alignas(64) Params {
         TensorMap tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d;
-        TensorMap tensor_map_a_tail;
+        TensorMap tensor_map_a_tail, tensor_map_b_tail;
         const float* scales_b;
         unsigned char* d;
         int64_t d_stride_m, d_stride_n;
@@ -51,7 +51,7 @@ struct Probe {
         const void* bias;
         uint32_t m;
     };
-    static_assert(sizeof(Params) == 896, "the host's block has 896 bytes");
+    static_assert(sizeof(Params) == 1024, "the host's block begins with these");
 
     // d: one box for each CTA, then the report of six 64-bit numbers.
     static __device__ void run(const Params& params) {

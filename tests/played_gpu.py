@@ -170,11 +170,11 @@ def _multiply(config: dict[str, Any], block: ArgumentBlock) -> int:
     """The product of what the block describes; A's address."""
     params, n, k = block.params, config["n"], config["k"]
     m, blocks = params.m, block_count(k)
-    map_a, tail, map_scales, map_b, map_d = (
+    map_a, tail_a, map_scales, map_b, tail_b, map_d = (
         int(ctypes.c_uint64.from_address(getattr(block, f"tensor_map_{name}")).value)
-        for name in ("a", "a_tail", "scales_a", "b", "d")
+        for name in ("a", "a_tail", "scales_a", "b", "b_tail", "d")
     )
-    assert tail in (0, map_a) and map_d in (0, params.d)
+    assert tail_a in (0, map_a) and tail_b in (0, map_b) and map_d in (0, params.d)
     pitch = params.scales_a_stride_k if params.scales_a else -(-m // 4) * 4
     a, b = (_read(at, torch.float8_e4m3fn, (rows, k), (k, 1)) for at, rows in ((map_a, m), (map_b, n)))
     scales_a = _read(params.scales_a or map_scales, torch.float32, (m, blocks), (1, pitch))

@@ -15,8 +15,8 @@ class KernelParams(ctypes.Structure):
     """``Kernel::Params`` as the device code declares it: the one table of offsets on the host.
 
     Attributes:
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: the maps,
-            at offsets 0, 128, 256, 384, 512 and 640.
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail,
+            tensor_map_b_tail: the maps, at offsets 0, 128, 256, 384, 512, 640 and 768.
         scales_b: device address of B's scales, where a kernel reads them without a map.
         d: device address of the output.
         d_stride_m, d_stride_n: the output's strides, in elements.
@@ -41,6 +41,7 @@ class KernelParams(ctypes.Structure):
         ("tensor_map_scales_b", _TensorMap),
         ("tensor_map_d", _TensorMap),
         ("tensor_map_a_tail", _TensorMap),
+        ("tensor_map_b_tail", _TensorMap),
         ("scales_b", ctypes.c_void_p),
         ("d", ctypes.c_void_p),
         ("d_stride_m", ctypes.c_int64),
@@ -151,14 +152,15 @@ class ArgumentBlock(Arguments[KernelParams]):
     """The arguments of a GEMM.
 
     Attributes:
-        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail: host
-            addresses for `encode_2d`.
+        tensor_map_a, tensor_map_b, tensor_map_scales_a, tensor_map_scales_b, tensor_map_d, tensor_map_a_tail,
+            tensor_map_b_tail: host addresses for `encode_2d`.
     """
 
     __slots__ = (
         "tensor_map_a",
         "tensor_map_a_tail",
         "tensor_map_b",
+        "tensor_map_b_tail",
         "tensor_map_d",
         "tensor_map_scales_a",
         "tensor_map_scales_b",
@@ -173,3 +175,4 @@ class ArgumentBlock(Arguments[KernelParams]):
         self.tensor_map_scales_b = address + KernelParams.tensor_map_scales_b.offset
         self.tensor_map_d = address + KernelParams.tensor_map_d.offset
         self.tensor_map_a_tail = address + KernelParams.tensor_map_a_tail.offset
+        self.tensor_map_b_tail = address + KernelParams.tensor_map_b_tail.offset

@@ -67,7 +67,10 @@ class DenseKernel(SingleKernel):
         encode_codes(block.tensor_map_a, a, box_rows=part_of_a)
         if tail := a.shape[0] % part_of_a:
             encode_codes(block.tensor_map_a_tail, a, box_rows=tail)
-        encode_codes(block.tensor_map_b, b, box_rows=config.block_n // config.cluster_m)
+        part_of_b = config.block_n // config.cluster_m
+        encode_codes(block.tensor_map_b, b, box_rows=part_of_b)
+        if tail := b.shape[0] % part_of_b:
+            encode_codes(block.tensor_map_b_tail, b, box_rows=tail)
         encode_scales(block.tensor_map_scales_a, scales_a, box_rows=config.block_m)
         if self.problem.scaling is Scaling.ROW:
             encode_scales(block.tensor_map_scales_b, scales_b, box_rows=config.block_n)

@@ -1,9 +1,7 @@
 // Hopper on the host, as far as dense products and examples/learn_hopper use it: each thread of a cluster is a fiber, and
-// each function of fp8gemm::ptx does here what the PTX ISA says. What the hardware may do at any time is done at a bad one: warps run in
-// random order and stop at any of these functions; copies arrive in any order, and what they will overwrite is gone when
-// they are asked for; sums sent to another CTA arrive in any order, too; a WGMMA and a bulk store read shared memory when
-// they are waited for; what stmatrix wrote is seen by bulk stores only behind a proxy fence.
-//
+// each function of fp8gemm::ptx does what the PTX ISA says, at a bad moment: warps run in random order and stop at any of
+// them; copies and sums sent to a CTA arrive in any order, and what copies will overwrite is gone when they are asked for;
+// a WGMMA and a bulk store read when they are waited for, and what stmatrix wrote only behind a proxy fence.
 // An address in shared memory is an offset; ahead of it may be the rank of a CTA and one, as mapa gives it.
 #pragma once
 
@@ -11,13 +9,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ucontext.h>
-
 #define FP8GEMM_DEVICE inline
 #define __device__
 #define __global__
@@ -100,7 +99,8 @@ struct Thread {
     uint32_t cluster_phase;  ///< of the cluster's barrier, that it arrived in
     std::vector<Wave> open_waves;
     std::vector<std::vector<Wave>> waves;
-    std::vector<Copy> open_stores, stores;
+    std::vector<Copy> open_stores;
+    std::deque<std::vector<Copy>> stores;  // by group
     std::vector<Write> unfenced;
     uint32_t given[5];  // to the lanes of its warp
 };

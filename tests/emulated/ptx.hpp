@@ -175,18 +175,19 @@ inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inne
     step();
 }
 inline void tma_store_commit() {
-    self().stores.insert(self().stores.end(), self().open_stores.begin(), self().open_stores.end());
-    self().open_stores.clear();
+    self().stores.push_back(std::exchange(self().open_stores, {}));
 }
+template <uint32_t kLeft = 0>
 inline void tma_store_wait_read() {
-    for (const emulated::Copy& store : self().stores) {
-        emulated::for_bytes(store, emulated::rank(), [](const uint8_t* place, uint8_t* target) {
-            if (target != nullptr) {
-                *target = *place;
-            }
-        });
+    for (; self().stores.size() > kLeft; self().stores.pop_front()) {
+        for (const emulated::Copy& store : self().stores.front()) {
+            emulated::for_bytes(store, emulated::rank(), [](const uint8_t* place, uint8_t* target) {
+                if (target != nullptr) {
+                    *target = *place;
+                }
+            });
+        }
     }
-    self().stores.clear();
     step();
 }
 inline void fence_proxy_async() {

@@ -18,9 +18,9 @@ _SUBNORMAL = (f"{_GEMM}::test_extreme_scales_everywhere[1.1754943508222875e-38-3
 _K_LOOP = "for (uint32_t step = 0; step < tile.steps(); ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
 _ZEROES = """\
-                const bool zeroes = kZeroesRowsPastM && m_ >= kManyRows && step / Config::kStages == 1;
+                const bool zeroes = kZeroesMissingRows && m_ >= kManyRows && step / Config::kStages == 1;
 """
-_LOADS = "                load(tile, zeroes ? RowsOfA{&map_a_, Stages::kBytes} : rows, step, state_);"
+_LOADS = "                load(tile, zeroes ? whole_boxes() : operands, step, state_);"
 _LAST_STEP = "minimum(step, tile.steps() - 1)"
 
 # A wave is started where the tile's sums are known.

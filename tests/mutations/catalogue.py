@@ -15,6 +15,7 @@ from tests.mutations import (
     scales,
     shares,
     split,
+    store_ring,
     swap_ab,
     swap_ab_order,
 )
@@ -28,6 +29,7 @@ MUTANTS = (
     + epilogue.MUTANTS
     + placement.MUTANTS
     + pipeline.MUTANTS
+    + store_ring.MUTANTS
     + release.MUTANTS
     + lifetime.MUTANTS
     + swap_ab.MUTANTS

@@ -198,3 +198,8 @@ def race(
 ) -> Mutant:
     """A fault that loses a race only now and then: it runs in the chaos build, many times."""
     return Mutant(name, what, edits, tests, RACE, chaos=True, sample=sample, may_survive=may_survive)
+
+
+def deadlock(name: str, what: str, *edits: Edit, sample: str = "plain") -> Mutant:
+    """A fault that leaves somebody waiting."""
+    return Mutant(name, what, edits, STRESS, HANG, sample=sample)

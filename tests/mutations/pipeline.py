@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import HANG, PROMOTE, RELEASED, STRESS, Edit, Mutant, race
+from tests.mutations.mutant import PROMOTE, RELEASED, Edit, Mutant, deadlock, race
 
-_DENSE, _MULTIPLY, _LOAD, _TMA = (
-    "kernels/dense.cuh",
-    "mainloop/multiply.cuh",
-    "mainloop/load.cuh",
-    "epilogue/tma_store.cuh",
-)
+_DENSE, _MULTIPLY, _LOAD = "kernels/dense.cuh", "mainloop/multiply.cuh", "mainloop/load.cuh"
 _PIPELINED = "mainloop/pipelined.cuh"
 _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 
@@ -23,7 +18,7 @@ _ADVANCE = """\
 """
 _LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"
 _READERS = "Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);"
-_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, rows.stage_bytes"
+_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, operands.stage_bytes()"
 _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
 # What a wave's products are made of, kept until the wave is finished.
 _FACTORS = (
@@ -50,10 +45,6 @@ _PRODUCTS = "flight.products = scales_.products(slot, k_block, n, scales_a, load
 _LATE_PRODUCTS = "uint32_t unused;\nconst auto late = scales_.products(flight.slot, flight.k_block, n,"
 _PROMOTE_LATE = PROMOTE.replace("flight.products", "late")
 _FINISH = "finish_wave<kInFlight - 1>(waves, wave + 1 - kInFlight, chunk, flights, sums);"
-
-
-def _deadlock(name: str, what: str, *edits: Edit, sample: str = "plain") -> Mutant:
-    return Mutant(name, what, edits, STRESS, HANG, sample=sample)
 
 
 _OPERAND_RING = (
@@ -146,47 +137,37 @@ _OPERAND_RING = (
 )
 
 _DEADLOCKS = (
-    _deadlock(
+    deadlock(
         "loader-starts-on-the-wrong-phase",
         "a writer waits for the first phase of a barrier before it has written anything",
         Edit(_RING, "PipelineState{0, 1}", "PipelineState{0, 0}"),
     ),
-    _deadlock(
+    deadlock(
         "one-reader-too-many",
         "a stage counts as empty only after one arrival more than there are warps",
         Edit(_DENSE, _READERS, _READERS.replace(");", " + 1);")),
     ),
-    _deadlock(
+    deadlock(
         "bytes-expected-too-many",
         "a stage waits for a box of scales more than is loaded",
         Edit(_LOAD, _EXPECT, f"{_EXPECT} + Shape::kBlockM * 4"),
     ),
-    _deadlock(
+    deadlock(
         "missing-rows-expected",
         "a stage waits for the rows of A past M, which nobody loads",
-        Edit(_LOAD, "- missing * Stages::kRowBytesA", "- 0 * missing"),
+        Edit(_LOAD, "(a.missing + b.missing)", "b.missing"),
     ),
-    _deadlock(
-        "slot-never-handed-back",
-        "the store warp does not say that a staging slot has been read",
-        Edit(_TMA, "                ptx::mbarrier_arrive(&ring.empty[state.stage]);\n", ""),
+    deadlock(
+        "missing-columns-expected",
+        "a stage waits for the rows of B past N, which nobody loads",
+        Edit(_LOAD, "(a.missing + b.missing)", "a.missing"),
     ),
-    _deadlock(
-        "batch-hands-over-its-first-part",
-        "of the parts that are staged together the store warp is told of the first alone",
-        Edit(
-            _TMA,
-            "if (ptx::lane_index() == 0) {\n                        ptx::mbarrier_arrive(&ring_.full[filled.stage]);",
-            "if (i == first && ptx::lane_index() == 0) {\n ptx::mbarrier_arrive(&ring_.full[filled.stage]);",
-        ),
-        sample="tall",
-    ),
-    _deadlock(
+    deadlock(
         "long-chunk-counted-as-short",
         "consumers go through more K blocks than there are, because long chunks count as short ones",
         Edit(_MULTIPLY, "k_block += Chunks::kLong;", "k_block += Chunks::kShort;"),
     ),
-    _deadlock(
+    deadlock(
         "short-chunk-not-counted",
         "consumers go through short chunks without end",
         Edit(_MULTIPLY, "k_block += Chunks::kShort;", "k_block += 0;"),
@@ -246,40 +227,4 @@ _TENSOR_CORE = (
     ),
 )
 
-_STORE_RING = (
-    race(
-        "staging-not-awaited",
-        "the store warp copies a staging slot that the consumers have not filled",
-        Edit(_TMA, "                ring.wait_full(state);\n", ""),
-    ),
-    race(
-        "slot-not-awaited",
-        "consumers write a staging slot that the copies may still be reading",
-        Edit(_TMA, "                    ring_.wait_empty(state_);\n", ""),
-    ),
-    race(
-        "reading-not-awaited",
-        "the store warp hands a slot back while the copies may still be reading it",
-        Edit(_TMA, "                ptx::tma_store_wait_read();\n", ""),
-    ),
-    race(
-        "first-warp-fills-the-slot",
-        "a staging slot counts as full when the first of four warps has written its rows",
-        Edit(_TMA, "initialize(kWarpsPerWarpgroup, 1)", "initialize(1, 1)"),
-    ),
-    race(
-        "no-proxy-fence",
-        "nothing makes ordinary writes to the staging slot visible to the copy engine",
-        Edit(_TMA, "                ptx::fence_proxy_async();\n", ""),
-        may_survive="the writes reach shared memory long before the store warp is awake and the copy engine reads; the "
-        "fence is what the memory model demands for that to be so always",
-    ),
-    race(
-        "warps-hand-over-unjoined",
-        "a warp's first lane declares its rows staged without waiting for the others",
-        Edit(_TMA, "ptx::fence_proxy_async();\n                __syncwarp();\n", "ptx::fence_proxy_async();\n"),
-        may_survive="the lanes run in step there: nothing between the last write and the arrival divides the warp",
-    ),
-)
-
-MUTANTS = _OPERAND_RING + _DEADLOCKS + _TENSOR_CORE + _STORE_RING
+MUTANTS = _OPERAND_RING + _DEADLOCKS + _TENSOR_CORE

@@ -103,14 +103,14 @@ _LOADS = (
     Mutant(
         "rest-of-a-not-loaded",
         "the rows of A after the last whole box count as past M",
-        (Edit(_LOAD, "row < m_ ? minimum(m_ - row, most) : 0", "row + most <= m_ ? most : 0"),),
+        (Edit(_LOAD, "row < rows ? minimum(rows - row, most) : 0", "row + most <= rows ? most : 0"),),
         _clustered("256x64-c2x1"),
         sample="cluster_m",
     ),
     Mutant(
         "box-of-the-rest-for-all",
         "tiles that have all their rows are loaded by the box of the last ones",
-        (Edit(_LOAD, "in_part == kPartOfA ? &map_a_ : &map_a_tail_", "in_part == 0 ? &map_a_ : &map_a_tail_"),),
+        (Edit(_LOAD, "in_part == kPartRows ? &whole : &tail", "in_part == 0 ? &whole : &tail"),),
         STRESS,
         HANG,
     ),

@@ -1,4 +1,4 @@
-"""What a dense kernel is launched with: the boxes of A that its argument block describes."""
+"""What a dense kernel is launched with: the boxes of A and B that its argument block describes."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return Driver(monkeypatch)
 
 
-def call(dense_kernel: DenseKernel, m: int) -> None:
-    case = cases.signed(m, N, K, seed=0)
-    out = torch.empty(m, N, dtype=torch.bfloat16)
+def call(dense_kernel: DenseKernel, m: int, n: int = N) -> None:
+    case = cases.signed(m, n, K, seed=0)
+    out = torch.empty(m, n, dtype=torch.bfloat16)
     dense_kernel(case.a, case.scales_a, case.b, case.scales_b, out=out, stream=0)
 
 
@@ -70,6 +70,21 @@ def test_rows_that_whole_boxes_leave_over_have_a_map_of_their_own(config: TileCo
         assert (whole["outer"], whole["box_outer"]) == (m, box)
         tails = driver.at("tensor_map_a_tail")
         assert [tail["box_outer"] for tail in tails] == ([m % box] if m % box else [])
+        for tail in tails:
+            same = {"destination": tail["destination"], "box_outer": tail["box_outer"]}
+            assert tail == {**whole, **same}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
+def test_columns_that_whole_boxes_leave_over_have_a_map_of_their_own(config: TileConfig, driver: Driver) -> None:
+    box = config.block_n // config.cluster_m
+    for n in (8, box - 8, box, box + 8, 3 * box, 3 * box + 24):
+        driver.maps.clear()
+        call(DenseKernel(Problem(64, n, K), config, device_index=0, num_sms=132), 64, n)
+        (whole,) = driver.at("tensor_map_b")
+        assert (whole["outer"], whole["box_outer"]) == (n, box)
+        tails = driver.at("tensor_map_b_tail")
+        assert [tail["box_outer"] for tail in tails] == ([n % box] if n % box else [])
         for tail in tails:
             same = {"destination": tail["destination"], "box_outer": tail["box_outer"]}
             assert tail == {**whole, **same}

@@ -28,24 +28,25 @@ OFFSETS = {
     "tensor_map_scales_b": 384,
     "tensor_map_d": 512,
     "tensor_map_a_tail": 640,
-    "scales_b": 768,
-    "d": 776,
-    "d_stride_m": 784,
-    "d_stride_n": 792,
-    "c": 800,
-    "c_stride_m": 808,
-    "c_stride_n": 816,
-    "bias": 824,
-    "m": 832,
-    "static_weights": 836,
-    "b": 840,
-    "scales_a": 848,
-    "scales_a_stride_m": 856,
-    "scales_a_stride_k": 864,
-    "scales_a_stride_group": 872,
-    "group_begins": 880,
-    "group_ends": 888,
-    "k": 896,
+    "tensor_map_b_tail": 768,
+    "scales_b": 896,
+    "d": 904,
+    "d_stride_m": 912,
+    "d_stride_n": 920,
+    "c": 928,
+    "c_stride_m": 936,
+    "c_stride_n": 944,
+    "bias": 952,
+    "m": 960,
+    "static_weights": 964,
+    "b": 968,
+    "scales_a": 976,
+    "scales_a_stride_m": 984,
+    "scales_a_stride_k": 992,
+    "scales_a_stride_group": 1000,
+    "group_begins": 1008,
+    "group_ends": 1016,
+    "k": 1024,
 }
 
 
@@ -119,7 +120,7 @@ def config(**changes: Any) -> LaunchConfig:
 
 def test_the_argument_block_is_laid_out_as_the_kernel_reads_it() -> None:
     assert {name: getattr(KernelParams, name).offset for name in OFFSETS} == OFFSETS
-    assert ctypes.sizeof(KernelParams) == 960
+    assert ctypes.sizeof(KernelParams) == 1088
 
 
 def test_argument_blocks_are_aligned_zeroed_and_apart() -> None:
@@ -127,12 +128,12 @@ def test_argument_blocks_are_aligned_zeroed_and_apart() -> None:
     for block in blocks:
         address = ctypes.addressof(block.params)
         assert address % 64 == 0
-        assert bytes(block.params) == bytes(960)
+        assert bytes(block.params) == bytes(1088)
         maps = (block.tensor_map_a, block.tensor_map_b, block.tensor_map_scales_a, block.tensor_map_scales_b)
-        others = (block.tensor_map_d, block.tensor_map_a_tail)
-        assert [place - address for place in (*maps, *others)] == [0, 128, 256, 384, 512, 640]
+        others = (block.tensor_map_d, block.tensor_map_a_tail, block.tensor_map_b_tail)
+        assert [place - address for place in (*maps, *others)] == [0, 128, 256, 384, 512, 640, 768]
         block.params.m = 2**32 - 1
-    assert len({ctypes.addressof(block.params) // 960 for block in blocks}) >= 19
+    assert len({ctypes.addressof(block.params) // 1088 for block in blocks}) >= 19
 
 
 def test_the_driver_reads_what_was_set(driver: Driver) -> None:
@@ -149,9 +150,9 @@ def test_the_driver_reads_what_was_set(driver: Driver) -> None:
     params = seen["params"]
     assert params == bytes(block.params)
     assert params[512:640] == b"\xee" * 128
-    read = [int.from_bytes(params[at : at + 8], "little", signed=True) for at in range(768, 800, 8)]
+    read = [int.from_bytes(params[at : at + 8], "little", signed=True) for at in range(896, 928, 8)]
     assert read == [0x7F00_1111_2220, 0x7F00_3333_4440, 2**40, -1]
-    assert int.from_bytes(params[832:836], "little") == 4097
+    assert int.from_bytes(params[960:964], "little") == 4097
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_threads_share_a_config_but_not_what_a_launch_changes(driver: Driver) ->
         thread.start()
     for thread in threads:
         thread.join()
-    got = sorted((seen["stream"], seen["grid"][0], seen["params"][832]) for seen in driver.seen)
+    got = sorted((seen["stream"], seen["grid"][0], seen["params"][960]) for seen in driver.seen)
     assert got == sorted((n * 16, n * 2, n) for n in range(1, 5) for _ in range(50))
     assert all(seen["attributes"] == {"cluster": (2, 1, 1)} for seen in driver.seen)
 

@@ -23,7 +23,7 @@ from fp8gemm.tuning import config as dense
 from fp8gemm.tuning import swap_ab
 from tests import remembered
 from tests.gpu.test_stress import DENSE, SWAP_AB, drawn_swap_ab
-from tests.jit.sass import disassemblers
+from tests.jit.sass import disassemblers, what_is_done
 from tests.mutations import tree
 from tests.mutations.catalogue import CONTROLS, MUTANTS, find
 from tests.mutations.mutant import REFUSED, SAMPLES, Caught, Edit, Mutant
@@ -131,7 +131,7 @@ def test_an_edit_that_does_not_fit_is_an_error(old: str, tmp_path: Path) -> None
 
 
 @every_mutant
-def test_a_mutant_changes_the_code_or_does_not_compile(mutant: Mutant, compiled: Compile) -> None:
+def test_a_mutant_changes_the_code_or_does_not_compile(mutant: Mutant, compiled: Compile, tmp_path: Path) -> None:
     to_ptx = is_told_by_ptx(mutant)
     sound, faulty = (compiled(each, mutant.sample, mutant.chaos, to_ptx=to_ptx) for each in (None, mutant))
     assert not isinstance(sound, CompileError), sound
@@ -140,7 +140,11 @@ def test_a_mutant_changes_the_code_or_does_not_compile(mutant: Mutant, compiled:
         assert "static assertion failed" in faulty.log and mutant.message in faulty.log
         return
     assert not isinstance(faulty, CompileError), faulty
-    assert (code_of(faulty) == code_of(sound)) == bool(mutant.same_code)
+    if not mutant.same_code:
+        assert code_of(faulty) != code_of(sound)
+    elif code_of(faulty) != code_of(sound):
+        assert isinstance(sound, CompileResult) and isinstance(faulty, CompileResult)
+        assert what_is_done(faulty.cubin, tmp_path) == what_is_done(sound.cubin, tmp_path)
 
 
 def code_of(built: bytes | CompileResult) -> object:

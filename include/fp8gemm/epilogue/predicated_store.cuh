@@ -22,6 +22,9 @@ public:
         FP8GEMM_DEVICE void initialize() {}
     };
 
+    template <class Params>
+    static FP8GEMM_DEVICE void prefetch_maps(const Params&) {}
+
     class Writer : Tracer<Config, Track::kEpilogue> {
         Fragment<Config> fragment_;
         Storage* d_;

@@ -40,6 +40,9 @@ protected:
     static constexpr uint32_t kPartsAddedAtOnce = Addends<Config>::kCols / kPartCols;
     /// Parts that share a fence, which costs about as much as the staging of a part.
     static constexpr uint32_t kBatch = minimum(kSlots, ceil_div(kParts, 2u));
+    /// Stores that may still be reading their slots when the next part is waited for: those of the slots that a batch, which
+    /// is handed over when the last of its own is filled, does not need.
+    static constexpr uint32_t kReading = minimum(kSlots - kBatch, kParts - 1);
     using Ring = BarrierRing<kSlots>;
     using Prefetch = AddendPrefetch<Config>;
 
@@ -153,6 +156,12 @@ public:
         }
     };
 
+    /// By one thread.
+    template <class Params>
+    static FP8GEMM_DEVICE void prefetch_maps(const Params& params) {
+        ptx::prefetch_tensor_map(params.d_map);
+    }
+
     /// The store warp's side: every tile of this CTA, for one warpgroup. By the whole warp.
     template <class Params, class Schedule>
     static FP8GEMM_DEVICE void drain(const Params& params, SharedStorage& shared, Schedule schedule,
@@ -172,6 +181,7 @@ public:
                 trace.mark_tile(tile);
                 const uint32_t first_row = tile.row_of_d() + origin.row;
                 const uint32_t first_col = tile.col_of_d() + origin.col;
+                auto oldest = state;
 #pragma unroll 1
                 for (uint32_t part = 0; part < kParts; ++part) {
                     trace.mark(Activity::kWaitStaged, part);
@@ -180,15 +190,29 @@ public:
                     ptx::tma_store_2d(params.d_map, shared.slots[warpgroup][state.stage],
                                       first_col + part % kPartsN * kPartCols, first_row + part / kPartsN * kPartRows);
                     ptx::tma_store_commit();
-                    ptx::tma_store_wait_read();
-                    ptx::mbarrier_arrive(&ring.empty[state.stage]);
+                    if (part + 1 > kReading) {  // also where that is 0
+                        hand_back<kReading>(ring, oldest);
+                    }
                     state.advance();
+                }
+#pragma unroll 1
+                for (uint32_t left = kReading; left > 0; --left) {
+                    hand_back<0>(ring, oldest);
                 }
             }
             if constexpr (Prefetch::kThere) {
                 __syncwarp();
             }
         }
+    }
+
+private:
+    /// Hands the oldest slot back when all but the last `kLeft` stores have read theirs.
+    template <uint32_t kLeft>
+    static FP8GEMM_DEVICE void hand_back(Ring& ring, typename Ring::State& oldest) {
+        ptx::tma_store_wait_read<kLeft>();
+        ptx::mbarrier_arrive(&ring.empty[oldest.stage]);
+        oldest.advance();
     }
 };
 

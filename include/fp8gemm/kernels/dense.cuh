@@ -126,8 +126,11 @@ struct Dense {
 
 private:
     static FP8GEMM_DEVICE void set_up(const Params& params, SharedStorage& shared, uint32_t warp) {
-        if (warp == 0 && ptx::elect_one()) {
+        if (warp == 1 && ptx::elect_one()) {
             OperandLoader<Config>::prefetch_maps(params);
+            Epilogue::prefetch_maps(params);
+        }
+        if (warp == 0 && ptx::elect_one()) {
             shared.operands.ring.initialize(1, Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);
             shared.reduction.initialize();
             shared.epilogue.initialize();

@@ -58,9 +58,11 @@ struct GroupedSwapAb {
         extern __shared__ __align__(1024) uint8_t shared_bytes[];
         auto& shared = *reinterpret_cast<SharedStorage*>(shared_bytes);
         const uint32_t warp = ptx::warp_index();
-        if (warp == Shape::kLoadWarp && ptx::elect_one()) {
+        if (warp == 0 && ptx::elect_one()) {
             ptx::prefetch_tensor_map(params.b_map);
             ptx::prefetch_tensor_map(params.a_map);
+        }
+        if (warp == Shape::kLoadWarp && ptx::elect_one()) {
             shared.stages.ring.initialize(1, Shape::kLoadWarp);
             ptx::fence_mbarrier_init();
         }

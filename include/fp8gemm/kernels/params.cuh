@@ -13,6 +13,7 @@ struct KernelParams {
     TensorMap scales_b_map;  ///< (ceil(K / 128), N) float, N contiguous, if B is scaled by rows
     TensorMap d_map;         ///< (M, N), with TMA store
     TensorMap a_tail_map;    ///< as a_map; its box is the rows that whole boxes leave over, if there are some
+    TensorMap b_tail_map;    ///< as b_map, likewise
     const float* scales_b;   ///< (ceil(N / 128), ceil(K / 128)), row-major, if B is scaled by blocks
     void* d;                 ///< (M, N), with predicated store; strides in elements
     int64_t d_stride_m;
@@ -33,6 +34,6 @@ struct KernelParams {
     uint32_t k;     ///< of A and B, with Grouping::kColumns
     uint32_t zero;  ///< 0, which the compiler does not know: see mainloop/release.cuh
 };
-static_assert(sizeof(KernelParams) == 960, "the host lays out this struct byte by byte");
+static_assert(sizeof(KernelParams) == 1088, "the host lays out this struct byte by byte");
 
 }  // namespace fp8gemm

@@ -69,8 +69,6 @@ private:
     static FP8GEMM_DEVICE void load(const Params& params, SharedStorage& shared, SplitTile split, uint32_t tokens) {
         const bool elected = ptx::elect_one();
         if (elected) {
-            ptx::prefetch_tensor_map(params.b_map);
-            ptx::prefetch_tensor_map(params.a_map);
             shared.stages.ring.initialize(1, Shape::kLoadWarp);
             Reduction::initialize(shared.reduction, split, tokens);
             ptx::fence_mbarrier_init();
@@ -90,6 +88,10 @@ private:
             {params.scales_a + split.tile.m * Shape::kTokens * params.scales_a_stride_m, params.scales_a_stride_m,
              params.scales_a_stride_k, params.scales_b + Shape::row_of_scales_b(split.tile.n) * Shape::kNumKBlocks},
             split.rank * Shape::kBlocksOfCta, tokens);
+        if (warp == 0 && ptx::elect_one()) {
+            ptx::prefetch_tensor_map(params.b_map);
+            ptx::prefetch_tensor_map(params.a_map);
+        }
         if (params.static_weights == 0) {
             ptx::wait_for_previous_grids();
         }

@@ -64,7 +64,7 @@ public:
         border_ = kScaleBlock - col % kScaleBlock;
 #pragma unroll
         for (uint32_t block = 0; block < kBlocks; ++block) {
-            // Columns past the last multiply zeros; any scale that may be read will do.
+            // Columns past the last are stored nowhere; any scale that may be read will do.
             const uint32_t row = tile.first_block_of_b() + minimum(col / kScaleBlock + block, kNumNBlocks - 1);
             rows_[block] = scales_ + row * Shape::kNumKBlocks;
             chunk_[block] = load(block, 0);

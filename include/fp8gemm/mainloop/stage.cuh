@@ -50,11 +50,11 @@ struct OperandStages {
     static constexpr uint32_t kBytesB = Shape::kBlockN * Shape::kBlockK;
     static constexpr uint32_t kStageBytesA = kBlocksPerStage * kBytesA;
     static constexpr uint32_t kStageBytesB = kBlocksPerStage * kBytesB;
-    /// What arrives in one CTA per stage with a whole tile of A, whoever of the cluster asked for it. What of a box lies
-    /// outside its matrix counts too.
+    /// What arrives in one CTA per stage with whole tiles of A and B, whoever of the cluster asked for it. What of a box
+    /// lies outside its matrix counts too.
     static constexpr uint32_t kBytes = kStageBytesA + kStageBytesB + kBlocksPerStage * ScaleStages<Config>::kBytes;
-    /// Of that, what a row of A takes.
-    static constexpr uint32_t kRowBytesA = kBlocksPerStage * Shape::kBlockK;
+    /// Of that, what a row of either takes.
+    static constexpr uint32_t kRowBytes = kBlocksPerStage * Shape::kBlockK;
 
     alignas(1024) uint8_t a[kRingBlocks<Config>][kBytesA];
     alignas(1024) uint8_t b[kRingBlocks<Config>][kBytesB];

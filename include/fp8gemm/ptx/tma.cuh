@@ -90,9 +90,11 @@ FP8GEMM_DEVICE void tma_store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/// cp.async.bulk.wait_group.read: all stores of this thread have read their shared memory, which may be written again.
+/// cp.async.bulk.wait_group.read: all stores of this thread but those of its last `kLeft` groups have read their shared
+/// memory, which may be written again.
+template <uint32_t kLeft = 0>
 FP8GEMM_DEVICE void tma_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
 }
 
 /// fence.proxy.async: ordinary writes of this thread to shared memory become visible to TMA and WGMMA.
