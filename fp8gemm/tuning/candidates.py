@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
-from fp8gemm.tuning.problem import OutputType, Scaling, StoreKind
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 
 TILES = (
     Tile(128, 128),
@@ -30,7 +31,7 @@ LONG_K_TILES = (
 """Tiles that are worth compiling from so much K on alone: adding up the shares of K takes as long as some K blocks.
 Those that a cluster computes are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in
 bursts than the fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24)."""
-SHORT_K_TILES = (Tile(64, 64),)
+SHORT_K_TILES = (Tile(64, 64), Tile(64, 32))
 """And for less K alone."""
 
 CLUSTER_ROWS = 256
@@ -41,10 +42,13 @@ FEW_ROWS_TILES = (Tile(64, 128), *CLUSTER_TILES)
 """With those that are so for few rows alone: from there on 128x64 is as fast as 64x128 within 2 % where either is the
 fastest (H200, 2026-11-24)."""
 
-DEEP_RING_K = 4096
+DEEP_RING_K = 2048
 DEEP_RINGS = {Tile(128, 256): 3}
-"""From so much K on these tiles trade staging slots, down to so many, for a stage more: it gains up to 2 % from K of
-7168 on, and loses 2 to 12 % up to 2048 (H200, 2026-11-23)."""
+"""From so much K on there are two of these tiles: one trades staging slots, down to so many, for a stage more."""
+DEEP_RING_ROUNDS, DEEP_RING_N, LONGEST_K_OF_BOTH = 2, 2048, 8192
+"""That with the deeper ring is for up to so many rounds of tiles and at least so many columns, and for all with more K.
+In one round it is 1.3 to 2.8 % faster, in two 0.6 to 1.0; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to
+5248, 0.3 to 1.2 % up to 7168 (bursts, H200, 2026-11-25); and 2 % faster at 15360 under load that lasts."""
 
 
 def candidate_configs(
@@ -52,10 +56,21 @@ def candidate_configs(
 ) -> Iterator[TileConfig]:
     """Every config worth compiling for so much K, in a fixed order."""
     for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES):
-        slots = DEEP_RINGS.get(tile) if k >= DEEP_RING_K else None
-        config = deepest_config(tile, store, output, scaling, slots)
+        config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
+        deep = deep_ring(tile, store, output, scaling) if k >= DEEP_RING_K else None
+        if deep is not None:
+            yield deep
+
+
+@cache
+def deep_ring(tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling) -> TileConfig | None:
+    """A tile's config with fewer staging slots and more stages, if it is one of `DEEP_RINGS` and both fit."""
+    if tile not in DEEP_RINGS:
+        return None
+    usual, deep = (deepest_config(tile, store, output, scaling, slots) for slots in (None, DEEP_RINGS[tile]))
+    return None if deep == usual else deep
 
 
 def is_for_few_rows(config: TileConfig) -> bool:
@@ -66,3 +81,12 @@ def is_for_few_rows(config: TileConfig) -> bool:
 def is_for_other_k(config: TileConfig, k: int) -> bool:
     """Whether it is a candidate for longer or shorter K alone."""
     return config.tile in (SHORT_K_TILES if k >= LONG_K else LONG_K_TILES)
+
+
+def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bool:
+    """Whether it is one of a tile's two, and the other is for a product of so many rounds of tiles."""
+    if problem.k < DEEP_RING_K:
+        return False
+    deep = deep_ring(config.tile, problem.store, problem.output, problem.scaling)
+    few_tiles = problem.n >= DEEP_RING_N and rounds <= DEEP_RING_ROUNDS
+    return deep is not None and (config == deep) != (few_tiles or problem.k > LONGEST_K_OF_BOTH)

@@ -12,10 +12,12 @@ from fp8gemm.sizes import check_whole_sizes
 from fp8gemm.tuning.candidates import (
     CLUSTER_ROWS,
     DEEP_RING_K,
+    DEEP_RINGS,
     LONG_K,
     candidate_configs,
     is_for_few_rows,
     is_for_other_k,
+    is_of_other_depth,
 )
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip, named_chip
@@ -150,20 +152,25 @@ def _problem(
 def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[int, Config], ...]:
     """`config_by_m` from `CLUSTER_ROWS` to ``problem.m``: hundreds of choices, of which none ranks more than the best.
 
-    From there on the same configs come last for all M, but for those that divide K, of which the more do.
+    From there on the same configs come last for all M, but for those that divide K, of which the more do, and for those
+    that a tile has two of.
     """
     least_m, tuned = replace(problem, m=CLUSTER_ROWS), tables.rows(problem, chip)
-    eligible = [each for each in _predictors(_without_m(problem), chip) if not why_last(least_m, each[0], chip)]
+    eligible = [
+        each
+        for each in _predictors(_without_m(problem), chip)
+        if each[0].tile in DEEP_RINGS or not why_last(least_m, each[0], chip)
+    ]
     steps: list[tuple[int, Config]] = []
     for m in counted_between(CLUSTER_ROWS, problem.m):
         if m in tuned:
             steps.append((m, select_config(replace(problem, m=m), chip, tables)))
             continue
-        (best, predictor), *others = eligible
-        least = predictor.total_us(m)
-        for config, predictor in others:
+        best, least = eligible[0][0], math.inf
+        for config, predictor in eligible:
             us = predictor.total_us(m, least)
-            if us < least and not (config.split_k > 1 and why_last(replace(problem, m=m), config, chip)):
+            depends_on_m = config.split_k > 1 or config.tile in DEEP_RINGS
+            if us < least and not (depends_on_m and why_last(replace(problem, m=m), config, chip)):
                 best, least = config, us
         steps.append((m, best))
     return joined(steps)
@@ -262,6 +269,8 @@ def why_last(problem: Problem, config: Config, chip: Chip) -> str:
         return "a CTA of its clusters would have no tile"
     if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
         return "its clusters, of which each has one tile, would not all run at once"
+    if is_of_other_depth(config, problem, tiles_m * tiles_n / chip.num_sms):
+        return "with another depth of its ring it is for so many tiles"
     return ""
 
 

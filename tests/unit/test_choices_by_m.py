@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.tuning.candidates import CLUSTER_ROWS, candidate_configs
+from fp8gemm.tuning.candidates import CLUSTER_ROWS, DEEP_RINGS, candidate_configs
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
@@ -52,12 +52,27 @@ def test_config_by_m_is_the_choice_for_each_m(problem: Problem, chip: str, sms: 
 @given(problem=problems, chip=chips)
 def test_what_comes_last_from_many_rows_on_does_not_depend_on_m(problem: Problem, chip: str) -> None:
     on = named_chip(chip)
+    configs = [config for config in candidate_configs(problem.store, k=problem.k) if config.tile not in DEEP_RINGS]
     last = [
-        {config for config in candidate_configs(problem.store) if why_last(replace(problem, m=m), config, on)}
+        {config for config in configs if why_last(replace(problem, m=m), config, on)}
         for m in (CLUSTER_ROWS, problem.m + CLUSTER_ROWS, 2**31)
     ]
     assert last[0] <= last[1] <= last[2]
     assert all(config.split_k > 1 for config in last[2] - last[0])  # each cluster has one tile, and all run at once
+
+
+@some
+@given(problem=problems, chip=chips)
+def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, chip: str) -> None:
+    of_problem = problem.store, problem.output, problem.scaling
+    depths = [config for config in candidate_configs(*of_problem, problem.k) if config.tile in DEEP_RINGS]
+    eligible = [config for config in depths if not why_last(problem, config, named_chip(chip))]
+    assert len(eligible) == min(len(depths), 1)
+    assert len(depths) < 2 or problem.k >= 2048
+    if len(depths) == 2:
+        tiles = -(-problem.m // 128) * -(-problem.n // 256)
+        few = problem.n >= 2048 and tiles <= 2 * named_chip(chip).num_sms
+        assert eligible[0].stages == (max if few or problem.k > 8192 else min)(config.stages for config in depths)
 
 
 @some

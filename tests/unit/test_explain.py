@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import field as dataclass_field
 from dataclasses import fields, make_dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_the_verdict_says_what_bounds_and_what_the_next_one_loses_to(problem: Pr
     assert f"{limit} the limit" in bound
     winner, *costs = values(explanation, "total_us")
     assert explanation.configs[0].label in choice and f"{winner:,.2f} us" in choice
-    tied = sum(us == winner for us in costs)
+    tied = len(list(takewhile(lambda us: us == winner, costs)))
     assert len(others) == (2 if tied else 1)
     loser = explanation.configs[1 + tied]
     assert others[-1].startswith(f"{loser.label} loses by {costs[tied] - winner:,.2f} us")

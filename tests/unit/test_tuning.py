@@ -101,6 +101,15 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
             or (rows >= CLUSTER_ROWS and is_for_few_rows(config))
             or is_for_other_k(config, k)
             or (
+                k >= 2048
+                and store is StoreKind.TMA
+                and config.tile == (128, 256, 1, 1, 1, 1)
+                and (
+                    (config.stages == 4)
+                    != (k > 8192 or (n >= 2048 and -(-rows // 128) * -(-n // 256) <= 2 * named.num_sms))
+                )
+            )
+            or (
                 config.split_k > 1
                 and -(-rows // config.block_m) * -(-n // config.block_n) > named.clusters(config.split_k)
             )
