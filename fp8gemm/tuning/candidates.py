@@ -8,6 +8,7 @@ from functools import cache
 from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 
+MOST_K = 2**31
 TILES = (
     Tile(128, 128),
     Tile(128, 192),
@@ -21,18 +22,19 @@ TILES = (
 K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
 2026-11-23)."""
 
-LONG_K = 1024
-LONG_K_TILES = (
-    Tile(64, 64, warpgroups_k=2),
-    Tile(128, 128, split_k=2),
-    Tile(128, 96, split_k=2),
-    Tile(64, 128, split_k=4),
-)
-"""Tiles that are worth compiling from so much K on alone: adding up the shares of K takes as long as some K blocks.
-Those that a cluster computes are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in
-bursts than the fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24)."""
-SHORT_K_TILES = (Tile(64, 64), Tile(64, 32))
-"""And for less K alone."""
+TILES_OF_SOME_K = {
+    Tile(64, 64, warpgroups_k=2): range(2048, MOST_K),
+    Tile(128, 128, split_k=2): range(1024, MOST_K),
+    Tile(128, 96, split_k=2): range(1024, MOST_K),
+    Tile(64, 128, split_k=4): range(1024, MOST_K),
+    Tile(64, 64): range(2048),
+    Tile(64, 32): range(2048),
+}
+"""Tiles that are worth compiling for some K alone: adding up the shares of K takes as long as some K blocks. Those of a
+cluster are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the
+fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). 64x32 is 5 to 13 %
+faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared at 1096x448x1792 (bursts,
+H200, 2026-11-25)."""
 
 CLUSTER_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
@@ -55,7 +57,7 @@ def candidate_configs(
     store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK, k: int = 0
 ) -> Iterator[TileConfig]:
     """Every config worth compiling for so much K, in a fixed order."""
-    for tile in (*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES):
+    for tile in (*TILES, *TILES_OF_SOME_K, *FEW_ROWS_TILES):
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
@@ -80,7 +82,7 @@ def is_for_few_rows(config: TileConfig) -> bool:
 
 def is_for_other_k(config: TileConfig, k: int) -> bool:
     """Whether it is a candidate for longer or shorter K alone."""
-    return config.tile in (SHORT_K_TILES if k >= LONG_K else LONG_K_TILES)
+    return config.tile in TILES_OF_SOME_K and k not in TILES_OF_SOME_K[config.tile]
 
 
 def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bool:

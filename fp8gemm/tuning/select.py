@@ -13,7 +13,7 @@ from fp8gemm.tuning.candidates import (
     CLUSTER_ROWS,
     DEEP_RING_K,
     DEEP_RINGS,
-    LONG_K,
+    TILES_OF_SOME_K,
     candidate_configs,
     is_for_few_rows,
     is_for_other_k,
@@ -261,9 +261,9 @@ def why_last(problem: Problem, config: Config, chip: Chip) -> str:
         return f"it is for less than {CLUSTER_ROWS} rows, so that one weight needs few kernels"
     # A batch-invariant product has few configs as it is.
     if not problem.batch_invariant and is_for_other_k(config, problem.k):
-        return (
-            f"it is for K {'below' if problem.k >= LONG_K else 'from'} {LONG_K}, so that one weight needs few kernels"
-        )
+        of_k = TILES_OF_SOME_K[config.tile]
+        limit = f"from {of_k.start}" if problem.k < of_k.start else f"below {of_k.stop}"
+        return f"it is for K {limit}, so that one weight needs few kernels"
     tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
     if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
         return "a CTA of its clusters would have no tile"

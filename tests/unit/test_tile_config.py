@@ -11,10 +11,8 @@ import pytest
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.candidates import (
     FEW_ROWS_TILES,
-    LONG_K,
-    LONG_K_TILES,
-    SHORT_K_TILES,
     TILES,
+    TILES_OF_SOME_K,
     candidate_configs,
     is_for_few_rows,
     is_for_other_k,
@@ -108,13 +106,19 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
     every = [config.tile for config in candidate_configs(store)]
-    assert every == [*TILES, *LONG_K_TILES, *SHORT_K_TILES, *FEW_ROWS_TILES]
+    assert every == [*TILES, *TILES_OF_SOME_K, *FEW_ROWS_TILES]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_m * config.cluster_n == 1
 
 
-@pytest.mark.parametrize(("k", "others"), [(LONG_K - 16, LONG_K_TILES), (LONG_K, SHORT_K_TILES)])
-def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: tuple[Tile, ...]) -> None:
+SPLIT = {Tile(128, 128, split_k=2), Tile(128, 96, split_k=2), Tile(64, 128, split_k=4)}
+SHARED, NARROW = {Tile(64, 64, warpgroups_k=2)}, {Tile(64, 64), Tile(64, 32)}
+
+
+@pytest.mark.parametrize(
+    ("k", "others"), [(16, SPLIT | SHARED), (1008, SPLIT | SHARED), (1024, SHARED), (2032, SHARED), (2048, NARROW)]
+)
+def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: set[Tile]) -> None:
     for config in candidate_configs(TMA):
         assert is_for_other_k(config, k) == (config.tile in others)
 
