@@ -63,14 +63,8 @@ class DenseKernel(SingleKernel):
         self, a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, out: Tensor, block: ArgumentBlock
     ) -> None:
         config = self.config
-        part_of_a = config.block_m // config.cluster_n
-        encode_codes(block.tensor_map_a, a, box_rows=part_of_a)
-        if tail := a.shape[0] % part_of_a:
-            encode_codes(block.tensor_map_a_tail, a, box_rows=tail)
-        part_of_b = config.block_n // config.cluster_m
-        encode_codes(block.tensor_map_b, b, box_rows=part_of_b)
-        if tail := b.shape[0] % part_of_b:
-            encode_codes(block.tensor_map_b_tail, b, box_rows=tail)
+        _encode_parts(block.tensor_map_a, block.tensor_map_a_tail, a, config.block_m // config.cluster_n)
+        _encode_parts(block.tensor_map_b, block.tensor_map_b_tail, b, config.block_n // config.cluster_m)
         encode_scales(block.tensor_map_scales_a, scales_a, box_rows=config.block_m)
         if self.problem.scaling is Scaling.ROW:
             encode_scales(block.tensor_map_scales_b, scales_b, box_rows=config.block_n)
@@ -86,6 +80,13 @@ class DenseKernel(SingleKernel):
         replace_address(block.tensor_map_scales_a, scales_a)
         if self.problem.store is StoreKind.TMA:
             replace_address(block.tensor_map_d, out)
+
+
+def _encode_parts(whole: int, tail: int, codes: Tensor, box_rows: int) -> None:
+    """Of (rows, K), by boxes of so many rows; and by one of the rows that these leave over, if there are some."""
+    encode_codes(whole, codes, box_rows=box_rows)
+    if left := codes.shape[0] % box_rows:
+        encode_codes(tail, codes, box_rows=left)
 
 
 def encode_output(destination: int, out: Tensor, config: TileConfig, output: OutputType) -> None:

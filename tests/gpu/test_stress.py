@@ -74,9 +74,8 @@ BASES = (
     Base(TileConfig(128, 128, 2, waves_in_flight=2, staging_slots=1, staging_cols=64), 300, 264),
     Base(TileConfig(128, 256, 2, staging_slots=2, staging_cols=64), 300, 520, output=OutputType.FLOAT16),
     Base(TileConfig(128, 112, 2, waves_in_flight=2, staging_slots=4), 300, 344),
-    Base(
-        TileConfig(128, 256, 2, staging_slots=4, staging_cols=64), 300, 520
-    ),  # two stores read while a third is staged
+    # Two stores are read while a third part is staged.
+    Base(TileConfig(128, 256, 2, staging_slots=4, staging_cols=64), 300, 520),
     Base(TileConfig(128, 256, 2, staging_slots=5), 300, 520, output=OutputType.FLOAT32),
     Base(TileConfig(128, 128, 2, split_k=2, waves_in_flight=2), 300, 200),
     Base(TileConfig(128, 160, 2, staging_slots=3), 300, 344, output=OutputType.FLOAT32),

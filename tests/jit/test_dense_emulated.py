@@ -51,7 +51,7 @@ WANTED = [
     (Problem(150, 200, 400), "128x160"),
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
-From 512 rows on, where K is long, rows past M are zeroed."""
+From 512 rows on, where K is long, rows past M and N are zeroed."""
 
 FAULTS = {
     "full-not-awaited": 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutations.grouped import STRESS_GROUPED
-from tests.mutations.mutant import HANG, RACE, Edit, Mutant, race
+from tests.mutations.mutant import RACE, Edit, Mutant, deadlock, race
 
 _DENSE = "kernels/dense.cuh"
 _STAGES_AWAITED = """\
@@ -51,12 +51,11 @@ MUTANTS = (
             ("a-phase-late", "of a phase ago", f"            state_.parity ^= 1;\n{_STAGES_AWAITED}"),
         )
     ),
-    Mutant(
+    deadlock(
         "held-back-stage-not-returned",
         "a CTA of a cluster never gets back the stage that the other has multiplied last",
-        (Edit("mainloop/multiply.cuh", "            release_.finish();\n", ""),),
-        ("tests/gpu/test_configs.py::test_any_number_of_k_blocks_scaled_by_rows[128x128-c2x1]",),
-        HANG,
+        Edit("mainloop/multiply.cuh", "            release_.finish();\n", ""),
+        tests=("tests/gpu/test_configs.py::test_any_number_of_k_blocks_scaled_by_rows[128x128-c2x1]",),
         sample="cluster_row",
     ),
     race(

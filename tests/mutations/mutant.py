@@ -200,6 +200,6 @@ def race(
     return Mutant(name, what, edits, tests, RACE, chaos=True, sample=sample, may_survive=may_survive)
 
 
-def deadlock(name: str, what: str, *edits: Edit, sample: str = "plain") -> Mutant:
+def deadlock(name: str, what: str, *edits: Edit, tests: tuple[str, ...] = STRESS, sample: str = "plain") -> Mutant:
     """A fault that leaves somebody waiting."""
-    return Mutant(name, what, edits, STRESS, HANG, sample=sample)
+    return Mutant(name, what, edits, tests, HANG, sample=sample)

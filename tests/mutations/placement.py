@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import HANG, REFUSED, STRESS, Edit, Mutant, under
+from tests.mutations.mutant import REFUSED, Edit, Mutant, deadlock, under
 
 _PERSISTENT, _RASTER, _LOAD = "scheduler/persistent.cuh", "scheduler/tile_order.cuh", "mainloop/load.cuh"
 
@@ -107,12 +107,10 @@ _LOADS = (
         _clustered("256x64-c2x1"),
         sample="cluster_m",
     ),
-    Mutant(
+    deadlock(
         "box-of-the-rest-for-all",
         "tiles that have all their rows are loaded by the box of the last ones",
-        (Edit(_LOAD, "in_part == kPartRows ? &whole : &tail", "in_part == 0 ? &whole : &tail"),),
-        STRESS,
-        HANG,
+        Edit(_LOAD, "in_part == kPartRows ? &whole : &tail", "in_part == 0 ? &whole : &tail"),
     ),
     Mutant(
         "shares-land-on-each-other",
@@ -128,12 +126,10 @@ _LOADS = (
         _clustered("64x64-c1x2"),
         sample="cluster_n",
     ),
-    Mutant(
+    deadlock(
         "multicast-to-one",
         "what should reach both CTAs of a cluster reaches the first alone",
-        (Edit(_LOAD, "kAllOfCluster = (1u << Shape::kSharers) - 1;", "kAllOfCluster = 1u;"),),
-        STRESS,
-        HANG,
+        Edit(_LOAD, "kAllOfCluster = (1u << Shape::kSharers) - 1;", "kAllOfCluster = 1u;"),
         sample="cluster_m",
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import HANG, RACE, Edit, Mutant
+from tests.mutations.mutant import HANG, RACE, Edit, Mutant, deadlock
 
 _SPLIT, _TILE, _BLOCK = "mainloop/split_reduction.cuh", "scheduler/tile.cuh", "mainloop/block_scales.cuh"
 _SHAPE, _DENSE = "common/tile_shape.cuh", "kernels/dense.cuh"
@@ -108,12 +108,11 @@ MUTANTS = (
         Edit(_SPLIT, _JOINED, ""),
         may_survive="a tile takes longer than the other CTA's start",
     ),
-    Mutant(
+    deadlock(
         "split-bytes-expected-too-many",
         "a CTA waits for more sums than it is given",
-        (Edit(_SPLIT, _BYTES, _BYTES.replace("sizeof(given)", "sizeof(given) + 16")),),
-        _K_BLOCKS,
-        HANG,
+        Edit(_SPLIT, _BYTES, _BYTES.replace("sizeof(given)", "sizeof(given) + 16")),
+        tests=_K_BLOCKS,
         sample="split",
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import HANG, RELEASED, STRESS_SWAPPED, WAITED, Edit, Mutant, race
+from tests.mutations.mutant import RELEASED, STRESS_SWAPPED, WAITED, Edit, Mutant, deadlock, race
 
 _KERNEL, _LOAD, _MULTIPLY = "kernels/swap_ab.cuh", "mainloop/swap_ab_load.cuh", "mainloop/swap_ab_multiply.cuh"
 _PIPELINED = "mainloop/pipelined.cuh"
@@ -17,7 +17,7 @@ def _race(name: str, what: str, *edits: Edit, sample: str = "swapped", may_survi
 
 
 def _hang(name: str, what: str, *edits: Edit, sample: str = "swapped") -> Mutant:
-    return Mutant(f"swapped-{name}", what, edits, STRESS_SWAPPED, HANG, sample=sample)
+    return deadlock(f"swapped-{name}", what, *edits, tests=STRESS_SWAPPED, sample=sample)
 
 
 def _late(name: str, what: str, *edits: Edit, cases: tuple[str, ...]) -> Mutant:

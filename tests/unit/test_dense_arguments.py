@@ -60,19 +60,24 @@ def call(dense_kernel: DenseKernel, m: int, n: int = N) -> None:
     dense_kernel(case.a, case.scales_a, case.b, case.scales_b, out=out, stream=0)
 
 
+def check_boxes(driver: Driver, operand: str, rows: int, box: int) -> None:
+    """Whole boxes of so many rows; and, where these leave some over, the same matrix by a box of the rest."""
+    (whole,) = driver.at(f"tensor_map_{operand}")
+    assert (whole["outer"], whole["box_outer"]) == (rows, box)
+    tails = driver.at(f"tensor_map_{operand}_tail")
+    assert [tail["box_outer"] for tail in tails] == ([rows % box] if rows % box else [])
+    for tail in tails:
+        same = {"destination": tail["destination"], "box_outer": tail["box_outer"]}
+        assert tail == {**whole, **same}
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
 def test_rows_that_whole_boxes_leave_over_have_a_map_of_their_own(config: TileConfig, driver: Driver) -> None:
     box = config.block_m // config.cluster_n
     for m in (1, 7, box - 1, box, box + 1, 3 * box - 8, 3 * box, 3 * box + 63):
         driver.maps.clear()
         call(DenseKernel(Problem(m, N, K), config, device_index=0, num_sms=132), m)
-        (whole,) = driver.at("tensor_map_a")
-        assert (whole["outer"], whole["box_outer"]) == (m, box)
-        tails = driver.at("tensor_map_a_tail")
-        assert [tail["box_outer"] for tail in tails] == ([m % box] if m % box else [])
-        for tail in tails:
-            same = {"destination": tail["destination"], "box_outer": tail["box_outer"]}
-            assert tail == {**whole, **same}
+        check_boxes(driver, "a", m, box)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
@@ -81,10 +86,4 @@ def test_columns_that_whole_boxes_leave_over_have_a_map_of_their_own(config: Til
     for n in (8, box - 8, box, box + 8, 3 * box, 3 * box + 24):
         driver.maps.clear()
         call(DenseKernel(Problem(64, n, K), config, device_index=0, num_sms=132), 64, n)
-        (whole,) = driver.at("tensor_map_b")
-        assert (whole["outer"], whole["box_outer"]) == (n, box)
-        tails = driver.at("tensor_map_b_tail")
-        assert [tail["box_outer"] for tail in tails] == ([n % box] if n % box else [])
-        for tail in tails:
-            same = {"destination": tail["destination"], "box_outer": tail["box_outer"]}
-            assert tail == {**whole, **same}
+        check_boxes(driver, "b", n, box)

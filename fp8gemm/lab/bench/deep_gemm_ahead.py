@@ -37,9 +37,8 @@ def compile_deep_gemm(shapes: Sequence[Shape], *, device: str = DEVICE) -> None:
     ):
         try:
             for done in as_completed(pool.submit(_multiply_zeros, shape, device) for shape in wanted):
-                with suppress(
-                    Exception
-                ):  # NOTE: a process may die, too; what it leaves is compiled where it is measured
+                # NOTE: A process may die, too. What it leaves is compiled where it is measured.
+                with suppress(Exception):
                     done.result()
                 bar.update()
         finally:

@@ -190,7 +190,7 @@ public:
                     ptx::tma_store_2d(params.d_map, shared.slots[warpgroup][state.stage],
                                       first_col + part % kPartsN * kPartCols, first_row + part / kPartsN * kPartRows);
                     ptx::tma_store_commit();
-                    if (part + 1 > kReading) {  // also where that is 0
+                    if (part + 1 > kReading) {  // of part >= 0 the compiler warns
                         hand_back<kReading>(ring, oldest);
                     }
                     state.advance();

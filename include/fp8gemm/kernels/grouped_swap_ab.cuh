@@ -59,8 +59,7 @@ struct GroupedSwapAb {
         auto& shared = *reinterpret_cast<SharedStorage*>(shared_bytes);
         const uint32_t warp = ptx::warp_index();
         if (warp == 0 && ptx::elect_one()) {
-            ptx::prefetch_tensor_map(params.b_map);
-            ptx::prefetch_tensor_map(params.a_map);
+            SwapAbCopies<Config>::prefetch_maps(params);
         }
         if (warp == Shape::kLoadWarp && ptx::elect_one()) {
             shared.stages.ring.initialize(1, Shape::kLoadWarp);

@@ -89,8 +89,7 @@ private:
              params.scales_a_stride_k, params.scales_b + Shape::row_of_scales_b(split.tile.n) * Shape::kNumKBlocks},
             split.rank * Shape::kBlocksOfCta, tokens);
         if (warp == 0 && ptx::elect_one()) {
-            ptx::prefetch_tensor_map(params.b_map);
-            ptx::prefetch_tensor_map(params.a_map);
+            SwapAbCopies<Config>::prefetch_maps(params);
         }
         if (params.static_weights == 0) {
             ptx::wait_for_previous_grids();

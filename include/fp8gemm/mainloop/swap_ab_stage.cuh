@@ -40,6 +40,13 @@ public:
     FP8GEMM_DEVICE SwapAbCopies(const Params& params, Stages& stages)
         : map_a_(params.a_map), map_b_(params.b_map), stages_(stages) {}
 
+    /// By one thread, ahead of all loads: the first one that uses a map would wait for it.
+    template <class Params>
+    static FP8GEMM_DEVICE void prefetch_maps(const Params& params) {
+        ptx::prefetch_tensor_map(params.b_map);
+        ptx::prefetch_tensor_map(params.a_map);
+    }
+
     FP8GEMM_DEVICE void load_tokens(uint32_t first_token, uint32_t k_block, uint32_t stage) {
         load_blocks<Stages::kTokenBlockBytes>(stages_.tokens[stage], map_a_, &stages_.ring.full[stage], first_token,
                                               k_block);
