@@ -55,6 +55,10 @@ From 512 rows on, where K is long, rows past M and N are zeroed."""
 
 FAULTS = {
     "full-not-awaited": 0,
+    "operands-asked-for-before-barriers-are-there": 5,
+    "first-steps-asked-for-twice": 3,
+    "ring-goes-on-from-its-first-place": 3,
+    "first-steps-of-every-tile-passed-over": 8,
     "bytes-expected-too-few": 0,
     "one-reader-too-few": 3,
     "cluster-not-joined-at-set-up": 5,

@@ -15,12 +15,12 @@ _LONG = (f"{_GEMM}::test_positive_data_over_long_k[7-2112-16384]",)
 _SUBNORMAL = (f"{_GEMM}::test_extreme_scales_everywhere[1.1754943508222875e-38-333-2112-1040]",)
 
 
-_K_LOOP = "for (uint32_t step = 0; step < tile.steps(); ++step) {\n"
+_K_LOOP = "for (; step < tile.steps(); ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
 _ZEROES = """\
                 const bool zeroes = kZeroesMissingRows && m_ >= kManyRows && step / Config::kStages == 1;
 """
-_LOADS = "                load(tile, zeroes ? whole_boxes() : operands, step, state_);"
+_LOADS = "                load(tile, zeroes ? copies_.whole_boxes() : operands, step);"
 _LAST_STEP = "minimum(step, tile.steps() - 1)"
 
 # A wave is started where the tile's sums are known.

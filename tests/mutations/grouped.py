@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import Edit, Mutant, race
 
 _TABLE, _SCHEDULE, _TILE = "scheduler/group_table.cuh", "scheduler/grouped.cuh", "scheduler/tile.cuh"
-_LOAD, _MULTIPLY, _SWAPPED = "mainloop/load.cuh", "mainloop/multiply.cuh", "kernels/grouped_swap_ab.cuh"
+_COPIES, _MULTIPLY, _SWAPPED = "mainloop/operand_copies.cuh", "mainloop/multiply.cuh", "kernels/grouped_swap_ab.cuh"
 _CLIPPED, _PREDICATED = "epilogue/clipped_store.cuh", "epilogue/predicated_store.cuh"
 _SHARES = "epilogue/cluster_reduction.cuh"
 
@@ -76,7 +76,7 @@ _PLACES = (
     wrong_group(
         "columns-of-the-first",
         "every group of columns multiplies those of the first",
-        Edit(_LOAD, "k_block = tile.first_k_block() + block_of_tile;", "k_block = block_of_tile;"),
+        Edit(_COPIES, "k_block = tile.first_k_block() + block_of_tile;", "k_block = block_of_tile;"),
         test=_WITHOUT_C,
         sample="grouped_columns",
     ),

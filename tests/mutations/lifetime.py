@@ -6,6 +6,14 @@ from tests.mutations.grouped import STRESS_GROUPED
 from tests.mutations.mutant import RACE, Edit, Mutant, deadlock, race
 
 _DENSE = "kernels/dense.cuh"
+_FENCE = "                ptx::fence_mbarrier_init();\n"
+_MADE = ("initialize_full(1);\n", "kWarpsPerWarpgroup);\n", "shared.epilogue.initialize();\n")
+_SET_UP = "        set_up(params, shared, warp);\n"
+_BEGIN = """\
+        if (warp == 0 && ptx::elect_one()) {
+            OperandLoader<Config>::begin(params, shared.operands, rank, schedule);
+        }
+"""
 _STAGES_AWAITED = """\
             for (uint32_t stage = 0; stage < Config::kStages; ++stage) {
                 ring_.wait_empty(state_);
@@ -21,6 +29,11 @@ MUTANTS = (
         "barriers-used-before-they-are-there",
         "the warps of a CTA do not wait for the one that initialises the barriers",
         Edit(_DENSE, "            __syncthreads();\n        }\n        ptx::wait", "        }\n        ptx::wait"),
+    ),
+    race(
+        "operands-asked-for-before-barriers-are-there",
+        "the first operands are asked for ahead of the set-up",
+        Edit(_DENSE, f"{_SET_UP}{_BEGIN}", f"{_BEGIN}{_SET_UP}"),
     ),
     race(
         "cluster-not-joined-at-set-up",
@@ -84,7 +97,7 @@ MUTANTS = (
     Mutant(
         "no-fence-after-barrier-init",
         "nothing makes initialised barriers visible to the cluster and to the copy engine",
-        (Edit(_DENSE, "            ptx::fence_mbarrier_init();\n", ""),),
+        tuple(Edit(_DENSE, f"{made}{_FENCE}", made) for made in _MADE),
         (),
         gpu=False,
         sample="cluster_m",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutations.mutant import PROMOTE, RELEASED, Edit, Mutant, deadlock, race
 
-_DENSE, _MULTIPLY, _LOAD = "kernels/dense.cuh", "mainloop/multiply.cuh", "mainloop/load.cuh"
+_DENSE, _MULTIPLY = "kernels/dense.cuh", "mainloop/multiply.cuh"
+_LOAD, _COPIES = "mainloop/load.cuh", "mainloop/operand_copies.cuh"
 _PIPELINED = "mainloop/pipelined.cuh"
 _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 
@@ -19,6 +20,7 @@ _ADVANCE = """\
 _LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"
 _READERS = "Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, operands.stage_bytes()"
+_FILL = "        copies_.fill("
 _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
 # What a wave's products are made of, kept until the wave is finished.
 _FACTORS = (
@@ -66,7 +68,22 @@ _OPERAND_RING = (
     race(
         "empty-not-awaited",
         "the loader overwrites stages that are still in use",
-        Edit(_LOAD, "        ring_.wait_empty(state);\n", ""),
+        Edit(_LOAD, f"        ring_.wait_empty(state_);\n{_FILL}", _FILL),
+    ),
+    race(
+        "first-steps-asked-for-twice",
+        "the load role begins with the steps that were asked for ahead of it",
+        Edit(_LOAD, "bool has_begun = true;", "bool has_begun = false;"),
+    ),
+    deadlock(
+        "ring-goes-on-from-its-first-place",
+        "what follows the first steps is put where they are",
+        Edit(_LOAD, "        state_.advance();\n    }\n\n    template", "    }\n\n    template"),
+    ),
+    race(
+        "first-steps-of-every-tile-passed-over",
+        "the load role takes the first steps of each tile for asked for",
+        Edit(_LOAD, "                has_begun = false;\n", ""),
     ),
     race(
         "parity-not-flipped",
@@ -81,7 +98,7 @@ _OPERAND_RING = (
     race(
         "bytes-expected-too-few",
         "a stage counts as full although the bytes of one box of scales may be missing",
-        Edit(_LOAD, _EXPECT, f"{_EXPECT} - Shape::kBlockM * 4"),
+        Edit(_COPIES, _EXPECT, f"{_EXPECT} - Shape::kBlockM * 4"),
     ),
     race(
         "remote-arrival-at-home",
@@ -150,17 +167,17 @@ _DEADLOCKS = (
     deadlock(
         "bytes-expected-too-many",
         "a stage waits for a box of scales more than is loaded",
-        Edit(_LOAD, _EXPECT, f"{_EXPECT} + Shape::kBlockM * 4"),
+        Edit(_COPIES, _EXPECT, f"{_EXPECT} + Shape::kBlockM * 4"),
     ),
     deadlock(
         "missing-rows-expected",
         "a stage waits for the rows of A past M, which nobody loads",
-        Edit(_LOAD, "(a.missing + b.missing)", "b.missing"),
+        Edit(_COPIES, "(a.missing + b.missing)", "b.missing"),
     ),
     deadlock(
         "missing-columns-expected",
         "a stage waits for the rows of B past N, which nobody loads",
-        Edit(_LOAD, "(a.missing + b.missing)", "a.missing"),
+        Edit(_COPIES, "(a.missing + b.missing)", "a.missing"),
     ),
     deadlock(
         "long-chunk-counted-as-short",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutant import REFUSED, Edit, Mutant, deadlock, under
 
-_PERSISTENT, _RASTER, _LOAD = "scheduler/persistent.cuh", "scheduler/tile_order.cuh", "mainloop/load.cuh"
+_PERSISTENT, _RASTER, _COPIES = "scheduler/persistent.cuh", "scheduler/tile_order.cuh", "mainloop/operand_copies.cuh"
 
 _SCHEDULE = ("tests/unit/test_scheduler.py::test_the_device_schedule_is_the_model",)
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
@@ -91,45 +91,45 @@ _LOADS = (
     Mutant(
         "loader-of-the-next-rows",
         "the rows of A come from the tile below",
-        (Edit(_LOAD, "row_a = tile.row_of_a();", "row_a = tile.row_of_a() + Shape::kBlockM;"),),
+        (Edit(_COPIES, "row_a = tile.row_of_a();", "row_a = tile.row_of_a() + Shape::kBlockM;"),),
         _EXACT,
     ),
     Mutant(
         "k-block-loaded-is-the-next",
         "operands come from one K block later than their scales",
-        (Edit(_LOAD, "k = k_block * Shape::kBlockK;", "k = (k_block + 1) * Shape::kBlockK;"),),
+        (Edit(_COPIES, "k = k_block * Shape::kBlockK;", "k = (k_block + 1) * Shape::kBlockK;"),),
         _EXACT,
     ),
     Mutant(
         "rest-of-a-not-loaded",
         "the rows of A after the last whole box count as past M",
-        (Edit(_LOAD, "row < rows ? minimum(rows - row, most) : 0", "row + most <= rows ? most : 0"),),
+        (Edit(_COPIES, "row < rows ? minimum(rows - row, most) : 0", "row + most <= rows ? most : 0"),),
         _clustered("256x64-c2x1"),
         sample="cluster_m",
     ),
     deadlock(
         "box-of-the-rest-for-all",
         "tiles that have all their rows are loaded by the box of the last ones",
-        Edit(_LOAD, "in_part == kPartRows ? &whole : &tail", "in_part == 0 ? &whole : &tail"),
+        Edit(_COPIES, "in_part == kPartRows ? &whole : &tail", "in_part == 0 ? &whole : &tail"),
     ),
     Mutant(
         "shares-land-on-each-other",
         "each CTA of a cluster multicasts its share to the place of the first",
-        (Edit(_LOAD, "tile + first * Shape::kBlockK, map", "tile, map"),),
+        (Edit(_COPIES, "tile + first * Shape::kBlockK, map", "tile, map"),),
         _clustered("256x64-c2x1"),
         sample="cluster_m",
     ),
     Mutant(
         "shares-are-the-same",
         "each CTA of a cluster fetches the rows of the first share",
-        (Edit(_LOAD, "full, k, row + first, kAllOfCluster", "full, k, row, kAllOfCluster"),),
+        (Edit(_COPIES, "full, k, row + first, kAllOfCluster", "full, k, row, kAllOfCluster"),),
         _clustered("64x64-c1x2"),
         sample="cluster_n",
     ),
     deadlock(
         "multicast-to-one",
         "what should reach both CTAs of a cluster reaches the first alone",
-        Edit(_LOAD, "kAllOfCluster = (1u << Shape::kSharers) - 1;", "kAllOfCluster = 1u;"),
+        Edit(_COPIES, "kAllOfCluster = (1u << Shape::kSharers) - 1;", "kAllOfCluster = 1u;"),
         sample="cluster_m",
     ),
     Mutant(

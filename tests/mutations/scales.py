@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import PROMOTE, Edit, Mutant, under
 
 _MULTIPLY, _BLOCK, _ROW = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/row_scales.cuh"
-_LOAD, _DENSE, _AHEAD = "mainloop/load.cuh", "kernels/dense.cuh", "mainloop/scales_ahead.cuh"
+_COPIES, _DENSE, _AHEAD = "mainloop/operand_copies.cuh", "kernels/dense.cuh", "mainloop/scales_ahead.cuh"
 
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
@@ -27,7 +27,7 @@ _SCALES_OF_A = (
     Mutant(
         "scale-of-a-of-the-next-block",
         "the scales of A come from one K block later",
-        (Edit(_LOAD, "block_of_scales_a() + block_of_tile);", "block_of_scales_a() + block_of_tile + 1);"),),
+        (Edit(_COPIES, "block_of_scales_a() + block_of_tile);", "block_of_scales_a() + block_of_tile + 1);"),),
         _EXACT,
     ),
     Mutant(
@@ -121,7 +121,7 @@ _SCALES_OF_B = (
     Mutant(
         "row-scales-of-b-of-the-next-block",
         "with row scales on both sides, those of B come from one K block later",
-        (Edit(_LOAD, "map_scales_b_, full, row_b, k_block);", "map_scales_b_, full, row_b, k_block + 1);"),),
+        (Edit(_COPIES, "map_scales_b_, full, row_b, k_block);", "map_scales_b_, full, row_b, k_block + 1);"),),
         _ROWS,
         sample="row",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import Edit, Mutant, race, under
 
 _OPERANDS = "mainloop/wave_operands.cuh"
-_MULTIPLY, _BLOCK, _LOAD = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/load.cuh"
+_MULTIPLY, _BLOCK, _COPIES = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/operand_copies.cuh"
 _SHARES, _SHAPE = "mainloop/warpgroup_reduction.cuh", "common/tile_shape.cuh"
 
 _CONFIGS = "tests/gpu/test_configs.py"
@@ -53,7 +53,7 @@ _BLOCKS = (
     Mutant(
         "odd-last-k-block-twice",
         "instead of zeros the second warpgroup gets the last K block again",
-        (Edit(_LOAD, "first + share, state.stage", "minimum(first + share, Shape::kNumKBlocks - 1), state.stage"),),
+        (Edit(_COPIES, "first + share, stage", "minimum(first + share, Shape::kNumKBlocks - 1), stage"),),
         _ROWS,
         sample="shared_k_row",
     ),

@@ -156,7 +156,8 @@ def code_of(built: bytes | CompileResult) -> object:
 @pytest.mark.parametrize("chaos", [False, True])
 def test_compiling_the_same_twice_gives_the_same_code(chaos: bool, to_ptx: bool, compiled: Compile) -> None:
     """Else a mutant's code would differ for no reason."""
-    comment = Mutant("comment", "", (Edit("mainloop/load.cuh", "/// By one thread.", "/// By a single thread."),), ())
+    edit = Edit("mainloop/load.cuh", "/// By the same thread.\n", "/// By that thread.\n")
+    comment = Mutant("comment", "", (edit,), ())
     first, second = (compiled(each, "plain", chaos, to_ptx=to_ptx) for each in (None, comment))
     assert not isinstance(first, CompileError) and not isinstance(second, CompileError)
     assert code_of(first) == code_of(second)

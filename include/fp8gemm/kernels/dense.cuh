@@ -105,6 +105,10 @@ struct Dense {
                                                    gridDim.x / Shape::kClusterSize, rank);
 
         set_up(params, shared, warp);
+        if (warp == 0 && ptx::elect_one()) {
+            OperandLoader<Config>::begin(params, shared.operands, rank, schedule);
+        }
+        __syncwarp();  // by all warps, so that the compiler leaves the code above in this place
         if (warpgroup == 0) {
             ptx::decrease_registers<kLoadRegisters>();
             if (warp == 0) {
@@ -126,15 +130,22 @@ struct Dense {
 
 private:
     static FP8GEMM_DEVICE void set_up(const Params& params, SharedStorage& shared, uint32_t warp) {
-        if (warp == 1 && ptx::elect_one()) {
-            OperandLoader<Config>::prefetch_maps(params);
-            Epilogue::prefetch_maps(params);
-        }
-        if (warp == 0 && ptx::elect_one()) {
-            shared.operands.ring.initialize(1, Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);
-            shared.reduction.initialize();
-            shared.epilogue.initialize();
-            ptx::fence_mbarrier_init();
+        // By several warps: a thread initialises one barrier after the other, in 6 cycles each (H200, 2026-11-25).
+        if (warp < kWarpsPerWarpgroup && ptx::elect_one()) {
+            if (warp == 0) {
+                shared.operands.ring.initialize_full(1);
+                ptx::fence_mbarrier_init();
+            } else if (warp == 1) {
+                OperandCopies<Config>::prefetch_maps(params);
+                Epilogue::prefetch_maps(params);
+            } else if (warp == 2) {
+                shared.operands.ring.initialize_empty(Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);
+                ptx::fence_mbarrier_init();
+            } else {
+                shared.reduction.initialize();
+                shared.epilogue.initialize();
+                ptx::fence_mbarrier_init();
+            }
         }
         if constexpr (Shape::kClusterSize > 1) {
             __syncwarp();

@@ -1,113 +1,80 @@
 // The producer: one thread that keeps the operand ring full.
 #pragma once
 
-#include "fp8gemm/mainloop/stage.cuh"
-#include "fp8gemm/ptx/tma.cuh"
-#include "fp8gemm/scheduler/tile.cuh"
+#include "fp8gemm/mainloop/operand_copies.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
 
 /// Loads every K block of every tile of this CTA.
 ///
-/// CTAs of a cluster row need the same rows of A, those of a cluster column the same rows of B. Each loads its part of
-/// the common tile and multicasts it, so the L2 is read once for all of them. A stage is therefore empty only when the
-/// consumers of all CTAs that this one writes to have said so.
+/// What it asks for may be written to the other CTA of a cluster too. A stage is therefore empty only when the consumers of
+/// all CTAs that this one writes to have said so.
 ///
-/// NOTE: Rows of A past the M of a single product, and of B past its N, are not asked for. TMA would fill them with zeros,
-/// but takes longer for such a row than for one that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and
-/// 12.5 us for 128 (H200, 2026-11-22). What is left in their place, be it NaN, reaches only rows and columns of the output
-/// that are not stored. But multiplying it costs energy, which zeros do not: where power counts and K is long, the tile's
-/// second pass over the ring, for which nobody waits, asks for these rows too, and leaves zeros to the others.
+/// The first steps are asked for by `begin`, ahead of the roles: code that a kernel jumps to has to be fetched first, and
+/// nothing of the kernel is more urgent than its first operands (5 to 9 % of products of 3 to 5 us, H200, 2026-11-25).
+///
+/// NOTE: Multiplying what is left in the place of rows that are not asked for costs energy, which zeros do not: where power
+/// counts and K is long, the tile's second pass over the ring, for which nobody waits, asks for these rows too, and leaves
+/// zeros to the others.
 template <class Config>
 class OperandLoader : Tracer<Config, Track::kLoad> {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
+    using Copies = OperandCopies<Config>;
     using Ring = BarrierRing<Config::kStages>;
 
-    static constexpr uint32_t kPartOfA = Shape::kBlockM / Config::kClusterN;
-    static constexpr uint32_t kPartOfB = Shape::kBlockN / Config::kClusterM;
-    /// Whether there are tiles that lie past N, wholly or in part; of groups, the next one's rows follow.
-    static constexpr bool kEndsInsideTile =
-        Config::kGrouping == Grouping::kNone && Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
+    /// Steps that `begin` asks for, if the first tile has as many.
+    static constexpr uint32_t kFirstSteps = minimum(4u, Config::kStages);
     /// Where each place of the ring is filled several times, and no other CTA fills a part of it.
     static constexpr bool kZeroesMissingRows =
         Config::kGrouping == Grouping::kNone && Shape::kSharers == 1 && Shape::kNumSteps >= 4 * Config::kStages;
     static constexpr uint32_t kManyRows = 512;
-    static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
 
-    /// What a tile's stages hold of an operand.
-    struct Rows {
-        const TensorMap* map;  ///< whose box is this CTA's part of them; null if it has none
-        uint32_t missing;      ///< of all the tile's rows, whoever loads them
-    };
-
-    struct Operands {
-        Rows a;
-        Rows b;
-
-        /// That arrive in a stage, the scales included.
-        FP8GEMM_DEVICE uint32_t stage_bytes() const {
-            return Stages::kBytes - (a.missing + b.missing) * Stages::kRowBytes;
-        }
-    };
-
-    const TensorMap& map_a_;
-    const TensorMap& map_a_tail_;
-    const TensorMap& map_b_;
-    const TensorMap& map_b_tail_;
-    const TensorMap& map_scales_a_;
-    const TensorMap& map_scales_b_;
-    Stages& stages_;
+    const Copies copies_;
     Ring& ring_;
     uint32_t m_;
-    uint32_t rank_m_;
-    uint32_t rank_n_;
     typename Ring::State state_ = Ring::State::for_writer();
 
 public:
-    template <class Params>
-    FP8GEMM_DEVICE OperandLoader(const Params& params, Stages& stages, uint32_t rank)
-        : map_a_(params.a_map),
-          map_a_tail_(params.a_tail_map),
-          map_b_(params.b_map),
-          map_b_tail_(params.b_tail_map),
-          map_scales_a_(params.scales_a_map),
-          map_scales_b_(params.scales_b_map),
-          stages_(stages),
-          ring_(stages.ring),
-          m_(params.m),
-          rank_m_(rank / Config::kClusterN % Config::kClusterM),  // 0 where the cluster divides K
-          rank_n_(rank % Config::kClusterN) {}
-
-    /// By one thread, ahead of all loads: the first one that uses a map would wait for it.
-    template <class Params>
-    static FP8GEMM_DEVICE void prefetch_maps(const Params& params) {
-        ptx::prefetch_tensor_map(params.a_map);
-        if constexpr (Config::kGrouping == Grouping::kNone) {  // groups have no such map
-            // NOTE: A choice, for a branch in this place changes the compiler's order of the main loop (64x192 tile).
-            ptx::prefetch_tensor_map(params.m % kPartOfA == 0 ? params.a_map : params.a_tail_map);
+    /// By one thread, when barriers are initialised and the kernels ahead have ended, before `run`.
+    template <class Params, class Schedule>
+    static FP8GEMM_DEVICE void begin(const Params& params, Stages& stages, uint32_t rank, Schedule schedule) {
+        typename Schedule::Tile tile;
+        if (schedule.next(tile)) {
+            const Copies copies(params, stages, rank);
+            const auto operands = copies.operands_of(tile);
+#pragma unroll 1
+            for (uint32_t step = 0; step < minimum(kFirstSteps, tile.steps()); ++step) {
+                copies.fill(tile, operands, step, step, [](uint32_t) {});
+            }
         }
-        ptx::prefetch_tensor_map(params.b_map);
-        if constexpr (kEndsInsideTile && Config::kN % kPartOfB != 0) {
-            ptx::prefetch_tensor_map(params.b_tail_map);
-        }
-        ptx::prefetch_tensor_map(params.scales_a_map);
     }
 
-    /// By one thread.
+    template <class Params>
+    FP8GEMM_DEVICE OperandLoader(const Params& params, Stages& stages, uint32_t rank)
+        : copies_(params, stages, rank), ring_(stages.ring), m_(params.m) {}
+
+    /// By the same thread.
     template <class Schedule>
     FP8GEMM_DEVICE void run(Schedule schedule) {
         typename Schedule::Tile tile;
+        bool has_begun = true;
         while (schedule.next(tile)) {
             this->mark_tile(tile);
-            const Operands operands = operands_of(tile);
+            const auto operands = copies_.operands_of(tile);
+            uint32_t step = 0;
+            if (has_begun) {
+                for (; step < minimum(kFirstSteps, tile.steps()); ++step) {
+                    pass_begun(step);
+                }
+                has_begun = false;
+            }
             // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
-            for (uint32_t step = 0; step < tile.steps(); ++step) {
+            for (; step < tile.steps(); ++step) {
                 const bool zeroes = kZeroesMissingRows && m_ >= kManyRows && step / Config::kStages == 1;
-                load(tile, zeroes ? whole_boxes() : operands, step, state_);
-                state_.advance();
+                load(tile, zeroes ? copies_.whole_boxes() : operands, step);
             }
         }
     }
@@ -126,84 +93,21 @@ public:
     }
 
 private:
-    FP8GEMM_DEVICE Operands whole_boxes() const { return {{&map_a_, 0}, {&map_b_, 0}}; }
-
-    /// A group's tile is followed by rows of the next group, so that whole boxes are there to be read.
-    FP8GEMM_DEVICE Operands operands_of(const GroupedTile<Config>&) const { return whole_boxes(); }
-
-    FP8GEMM_DEVICE Operands operands_of(PlainTile<Config> tile) const {
-        const Rows a = rows_of<Shape::kBlockM, kPartOfA>(map_a_, map_a_tail_, tile.row_of_a(), rank_n_, m_);
-        if constexpr (!kEndsInsideTile) {
-            return {a, {&map_b_, 0}};
-        }
-        return {a, rows_of<Shape::kBlockN, kPartOfB>(map_b_, map_b_tail_, tile.row_of_b(), rank_m_, Config::kN)};
-    }
-
-    /// Of an operand with so many rows, what a tile from `row` on has, of which part `rank` is this CTA's.
-    template <uint32_t kRows, uint32_t kPartRows>
-    FP8GEMM_DEVICE static Rows rows_of(const TensorMap& whole, const TensorMap& tail, uint32_t row, uint32_t rank,
-                                       uint32_t rows) {
-        const uint32_t in_part = rows_from(row + rank * kPartRows, rows, kPartRows);
-        const TensorMap* map = in_part == kPartRows ? &whole : &tail;
-        // Only in a cluster can a whole tile, or a whole part of one, lie past the last row.
-        const bool has_none = Shape::kSharers > 1 && in_part == 0;
-        return {has_none ? nullptr : map, kRows - rows_from(row, rows, kRows)};
-    }
-
-    /// How many of so many rows there are from `row` on, at most `most`.
-    FP8GEMM_DEVICE static uint32_t rows_from(uint32_t row, uint32_t rows, uint32_t most) {
-        return row < rows ? minimum(rows - row, most) : 0;
-    }
-
-    template <class Tile>
-    FP8GEMM_DEVICE void load(const Tile& tile, const Operands& operands, uint32_t step, typename Ring::State state) {
-        uint64_t* full = &ring_.full[state.stage];
-        const uint32_t first = step * Stages::kBlocksPerStage;
-        this->mark(Activity::kWaitEmpty, first);
-        ring_.wait_empty(state);
-        this->mark(Activity::kLoad, first);
-        ptx::mbarrier_arrive_expect_tx(full, operands.stage_bytes());
-#pragma unroll
+    /// The instrumented build marks here what `begin` asked for: roles make marks.
+    FP8GEMM_DEVICE void pass_begun(uint32_t step) {
         for (uint32_t share = 0; share < Stages::kBlocksPerStage; ++share) {
-            if (share != 0) {
-                this->mark(Activity::kLoad, first + share);
-            }
-            load_block(tile, operands, first + share, state.stage * Stages::kBlocksPerStage + share, full);
+            this->mark(Activity::kLoad, step * Stages::kBlocksPerStage + share);
         }
+        state_.advance();
     }
 
     template <class Tile>
-    FP8GEMM_DEVICE void load_block(const Tile& tile, const Operands& operands, uint32_t block_of_tile, uint32_t slot,
-                                   uint64_t* full) {
-        const uint32_t k_block = tile.first_k_block() + block_of_tile;
-        const uint32_t k = k_block * Shape::kBlockK;
-        const uint32_t row_a = tile.row_of_a();
-        const uint32_t row_b = tile.row_of_b();
-        ptx::tma_load_2d(stages_.scales.a[slot], map_scales_a_, full, tile.row_of_scales_a(),
-                         tile.block_of_scales_a() + block_of_tile);
-        if constexpr (Config::kScaling == Scaling::kRow) {
-            ptx::tma_load_2d(stages_.scales.b[slot], map_scales_b_, full, row_b, k_block);
-        }
-        if (Shape::kSharers == 1 || operands.a.map != nullptr) {
-            load_part<Config::kClusterN, kPartOfA>(stages_.a[slot], *operands.a.map, full, k, row_a, rank_n_);
-        }
-        if (Shape::kSharers == 1 || operands.b.map != nullptr) {
-            load_part<Config::kClusterM, kPartOfB>(stages_.b[slot], *operands.b.map, full, k, row_b, rank_m_);
-        }
-    }
-
-    /// Loads part `rank` of an operand tile that `kSharers` CTAs have in common.
-    template <uint32_t kSharers, uint32_t kPartRows>
-    FP8GEMM_DEVICE void load_part(uint8_t* tile, const TensorMap& map, uint64_t* full, uint32_t k, uint32_t row,
-                                  uint32_t rank) {
-        if constexpr (kSharers == 1) {
-            ptx::tma_load_2d(tile, map, full, k, row);
-        } else {
-            // With a cluster of two there is one operand in common, and both CTAs take part.
-            static_assert(kSharers == Shape::kSharers, "multicast goes to the whole cluster");
-            const uint32_t first = rank * kPartRows;
-            ptx::tma_load_2d_multicast(tile + first * Shape::kBlockK, map, full, k, row + first, kAllOfCluster);
-        }
+    FP8GEMM_DEVICE void load(const Tile& tile, const typename Copies::Operands& operands, uint32_t step) {
+        this->mark(Activity::kWaitEmpty, step * Stages::kBlocksPerStage);
+        ring_.wait_empty(state_);
+        copies_.fill(tile, operands, step, state_.stage,
+                     [this](uint32_t block) { this->mark(Activity::kLoad, block); });
+        state_.advance();
     }
 };
 

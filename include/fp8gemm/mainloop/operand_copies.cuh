@@ -1,0 +1,172 @@
+// What the producer asks TMA for: the boxes of A, of B and of their scales that fill a stage.
+#pragma once
+
+#include "fp8gemm/mainloop/stage.cuh"
+#include "fp8gemm/ptx/tma.cuh"
+#include "fp8gemm/scheduler/tile.cuh"
+
+namespace fp8gemm {
+
+/// The copies into the operand ring of a CTA.
+///
+/// CTAs of a cluster row need the same rows of A, those of a cluster column the same rows of B. Each loads its part of
+/// the common tile and multicasts it, so the L2 is read once for all of them.
+///
+/// NOTE: Rows of A past the M of a single product, and of B past its N, are not asked for. TMA would fill them with zeros,
+/// but takes longer for such a row than for one that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and
+/// 12.5 us for 128 (H200, 2026-11-22). What is left in their place, be it NaN, reaches only rows and columns of the output
+/// that are not stored.
+template <class Config>
+class OperandCopies {
+    using Shape = TileShape<Config>;
+    using Stages = OperandStages<Config>;
+
+    static constexpr uint32_t kPartOfA = Shape::kBlockM / Config::kClusterN;
+    static constexpr uint32_t kPartOfB = Shape::kBlockN / Config::kClusterM;
+    /// Whether there are tiles that lie past N, wholly or in part; of groups, the next one's rows follow.
+    static constexpr bool kEndsInsideTile =
+        Config::kGrouping == Grouping::kNone && Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
+    static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
+
+    /// What a tile's stages hold of an operand.
+    struct Rows {
+        const TensorMap* map;  ///< whose box is this CTA's part of them; null if it has none
+        uint32_t missing;      ///< of all the tile's rows, whoever loads them
+    };
+
+public:
+    struct Operands {
+        Rows a;
+        Rows b;
+
+        /// That arrive in a stage, the scales included.
+        FP8GEMM_DEVICE uint32_t stage_bytes() const {
+            return Stages::kBytes - (a.missing + b.missing) * Stages::kRowBytes;
+        }
+    };
+
+private:
+    const TensorMap& map_a_;
+    const TensorMap& map_a_tail_;
+    const TensorMap& map_b_;
+    const TensorMap& map_b_tail_;
+    const TensorMap& map_scales_a_;
+    const TensorMap& map_scales_b_;
+    Stages& stages_;
+    uint32_t m_;
+    uint32_t rank_m_;
+    uint32_t rank_n_;
+
+public:
+    template <class Params>
+    FP8GEMM_DEVICE OperandCopies(const Params& params, Stages& stages, uint32_t rank)
+        : map_a_(params.a_map),
+          map_a_tail_(params.a_tail_map),
+          map_b_(params.b_map),
+          map_b_tail_(params.b_tail_map),
+          map_scales_a_(params.scales_a_map),
+          map_scales_b_(params.scales_b_map),
+          stages_(stages),
+          m_(params.m),
+          rank_m_(rank / Config::kClusterN % Config::kClusterM),  // 0 where the cluster divides K
+          rank_n_(rank % Config::kClusterN) {}
+
+    /// By one thread, ahead of all loads: the first one that uses a map would wait for it.
+    template <class Params>
+    static FP8GEMM_DEVICE void prefetch_maps(const Params& params) {
+        ptx::prefetch_tensor_map(params.a_map);
+        if constexpr (Config::kGrouping == Grouping::kNone) {  // groups have no such map
+            // NOTE: A choice, for a branch in this place changes the compiler's order of the main loop (64x192 tile).
+            ptx::prefetch_tensor_map(params.m % kPartOfA == 0 ? params.a_map : params.a_tail_map);
+        }
+        ptx::prefetch_tensor_map(params.b_map);
+        if constexpr (kEndsInsideTile && Config::kN % kPartOfB != 0) {
+            ptx::prefetch_tensor_map(params.b_tail_map);
+        }
+        ptx::prefetch_tensor_map(params.scales_a_map);
+    }
+
+    FP8GEMM_DEVICE Operands whole_boxes() const { return {{&map_a_, 0}, {&map_b_, 0}}; }
+
+    /// Of a tile. A group's is followed by rows of the next group, so that whole boxes are there to be read.
+    FP8GEMM_DEVICE Operands operands_of(const GroupedTile<Config>&) const { return whole_boxes(); }
+
+    FP8GEMM_DEVICE Operands operands_of(PlainTile<Config> tile) const {
+        const Rows a = rows_of<Shape::kBlockM, kPartOfA>(map_a_, map_a_tail_, tile.row_of_a(), rank_n_, m_);
+        if constexpr (!kEndsInsideTile) {
+            return {a, {&map_b_, 0}};
+        }
+        return {a, rows_of<Shape::kBlockN, kPartOfB>(map_b_, map_b_tail_, tile.row_of_b(), rank_m_, Config::kN)};
+    }
+
+    /// Asks for all that a step's stage holds, which is empty, and has its barrier expect it. `mark` is called ahead of each K
+    /// block of the tile.
+    template <class Tile, class Mark>
+    FP8GEMM_DEVICE void fill(const Tile& tile, const Operands& operands, uint32_t step, uint32_t stage,
+                             Mark mark) const {
+        uint64_t* full = &stages_.ring.full[stage];
+        const uint32_t first = step * Stages::kBlocksPerStage;
+        mark(first);
+        ptx::mbarrier_arrive_expect_tx(full, operands.stage_bytes());
+#pragma unroll
+        for (uint32_t share = 0; share < Stages::kBlocksPerStage; ++share) {
+            if (share != 0) {
+                mark(first + share);
+            }
+            load_block(tile, operands, first + share, stage * Stages::kBlocksPerStage + share, full);
+        }
+    }
+
+private:
+    /// Of an operand with so many rows, what a tile from `row` on has, of which part `rank` is this CTA's.
+    template <uint32_t kRows, uint32_t kPartRows>
+    FP8GEMM_DEVICE static Rows rows_of(const TensorMap& whole, const TensorMap& tail, uint32_t row, uint32_t rank,
+                                       uint32_t rows) {
+        const uint32_t in_part = rows_from(row + rank * kPartRows, rows, kPartRows);
+        const TensorMap* map = in_part == kPartRows ? &whole : &tail;
+        // Only in a cluster can a whole tile, or a whole part of one, lie past the last row.
+        const bool has_none = Shape::kSharers > 1 && in_part == 0;
+        return {has_none ? nullptr : map, kRows - rows_from(row, rows, kRows)};
+    }
+
+    /// How many of so many rows there are from `row` on, at most `most`.
+    FP8GEMM_DEVICE static uint32_t rows_from(uint32_t row, uint32_t rows, uint32_t most) {
+        return row < rows ? minimum(rows - row, most) : 0;
+    }
+
+    template <class Tile>
+    FP8GEMM_DEVICE void load_block(const Tile& tile, const Operands& operands, uint32_t block_of_tile, uint32_t slot,
+                                   uint64_t* full) const {
+        const uint32_t k_block = tile.first_k_block() + block_of_tile;
+        const uint32_t k = k_block * Shape::kBlockK;
+        const uint32_t row_a = tile.row_of_a();
+        const uint32_t row_b = tile.row_of_b();
+        ptx::tma_load_2d(stages_.scales.a[slot], map_scales_a_, full, tile.row_of_scales_a(),
+                         tile.block_of_scales_a() + block_of_tile);
+        if constexpr (Config::kScaling == Scaling::kRow) {
+            ptx::tma_load_2d(stages_.scales.b[slot], map_scales_b_, full, row_b, k_block);
+        }
+        if (Shape::kSharers == 1 || operands.a.map != nullptr) {
+            load_part<Config::kClusterN, kPartOfA>(stages_.a[slot], *operands.a.map, full, k, row_a, rank_n_);
+        }
+        if (Shape::kSharers == 1 || operands.b.map != nullptr) {
+            load_part<Config::kClusterM, kPartOfB>(stages_.b[slot], *operands.b.map, full, k, row_b, rank_m_);
+        }
+    }
+
+    /// Loads part `rank` of an operand tile that `kSharers` CTAs have in common.
+    template <uint32_t kSharers, uint32_t kPartRows>
+    FP8GEMM_DEVICE void load_part(uint8_t* tile, const TensorMap& map, uint64_t* full, uint32_t k, uint32_t row,
+                                  uint32_t rank) const {
+        if constexpr (kSharers == 1) {
+            ptx::tma_load_2d(tile, map, full, k, row);
+        } else {
+            // With a cluster of two there is one operand in common, and both CTAs take part.
+            static_assert(kSharers == Shape::kSharers, "multicast goes to the whole cluster");
+            const uint32_t first = rank * kPartRows;
+            ptx::tma_load_2d_multicast(tile + first * Shape::kBlockK, map, full, k, row + first, kAllOfCluster);
+        }
+    }
+};
+
+}  // namespace fp8gemm
