@@ -27,7 +27,10 @@ PREDICATED, ROW, FLOAT32 = StoreKind.PREDICATED, Scaling.ROW, OutputType.FLOAT32
 
 @dataclass(frozen=True)
 class Traced:
-    """A problem, and which of its configs: the place among the candidates whose consumers share K, or do not."""
+    """A problem, and which of its configs: the place among the candidates whose consumers share K, or do not.
+
+    Those whose clusters divide K are left out, since each of their CTAs marks its own part of a tile.
+    """
 
     problem: Problem
     place: int
@@ -37,7 +40,8 @@ class Traced:
     def config(self) -> TileConfig:
         problem = self.problem
         candidates = candidate_configs(problem.store, problem.output, problem.scaling)
-        configs = [config for config in candidates if (config.warpgroups_k > 1) == self.shared_k]
+        whole = [config for config in candidates if config.split_k == 1]
+        configs = [config for config in whole if (config.warpgroups_k > 1) == self.shared_k]
         return configs[self.place % len(configs)]
 
     def __str__(self) -> str:
