@@ -4,7 +4,8 @@
 // Persistent, warp-specialised, one CTA per SM. M is a run-time argument; everything else is in Config.
 //
 // Warp roles
-//   warpgroup 0      warp 0          load   one thread fills the operand ring by TMA
+//   warpgroup 0      warp 0          load   one thread fills the operand ring by TMA; the first steps it asks
+//                                           for ahead of the roles
 //                    warps 1, 2...   store  one thread each writes a consumer warpgroup's staged output by TMA; where C
 //                                           is added, the warp brings it into L2 before
 //   warpgroups 1...                  multiply: WGMMA, promotion, addition of C and bias, conversion, staging
@@ -19,7 +20,8 @@
 //
 // Barriers               arrives                                       count                       first wait, parity
 //   operands.ring.full   load thread (expect_tx) + the bytes           1                           multiply, 0
-//   operands.ring.empty  a lane of each consumer warp of the sharers   sharers x warps             load, 1
+//   operands.ring.empty  a lane of each consumer warp of the sharers   sharers x warps             load, 1 (0, if its first
+//                                                                                                  steps fill the ring)
 //   epilogue ring.full   a lane of each warp of the warpgroup          4                           store, 0
 //   epilogue ring.empty  the store thread                              1                           multiply, 1
 //   reduction.full       set up (expect_tx) + the bytes, K divided     1                           multiply, 0, once
@@ -108,7 +110,7 @@ struct Dense {
         if (warp == 0 && ptx::elect_one()) {
             OperandLoader<Config>::begin(params, shared.operands, rank, schedule);
         }
-        __syncwarp();  // by all warps, so that the compiler leaves the code above in this place
+        __syncwarp();  // setmaxnreg asks for whole warps; and being by all of them, it keeps the code above in this place
         if (warpgroup == 0) {
             ptx::decrease_registers<kLoadRegisters>();
             if (warp == 0) {
