@@ -15,12 +15,11 @@ from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from tests import cases
 from tests.cases import Case
+from tests.first_steps import first_steps
 from tests.gpu.faults.support import launch, make_kernels, nans
 
 NUM_SMS = 4
 """Few, so that a CTA computes several tiles."""
-FIRST_STEPS = 4
-"""Of a CTA's first tile, that are asked for before there are roles: `OperandLoader::kFirstSteps`."""
 
 PREDICATED, ROW, FLOAT32 = StoreKind.PREDICATED, Scaling.ROW, OutputType.FLOAT32
 
@@ -105,8 +104,7 @@ def test_results_are_the_same_and_events_complete(traced: Traced, device: torch.
         loaded = range(-(-problem.k_blocks // shares) * shares)  # as many for each share
         assert blocks(spans, "load", "load") == [(tile, k_block) for tile in tiles for k_block in loaded]
         waited = [(tile, k_block) for tile in tiles for k_block in loaded[::shares]]
-        asked_for_ahead = min(FIRST_STEPS, config.stages, len(loaded[::shares]))
-        assert blocks(spans, "load", "wait empty") == waited[asked_for_ahead:]
+        assert blocks(spans, "load", "wait empty") == waited[first_steps(config, problem.k_blocks) :]
         for index, consumer in enumerate(("consumer 0", "consumer 1")):
             of_share = [(tile, k_block) for tile in tiles for k_block in loaded[index % shares :: shares]]
             for activity in ("wait full", "multiply", "promote"):

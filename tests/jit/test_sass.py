@@ -17,6 +17,7 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from tests.first_steps import first_steps, steps_of_tile
 from tests.jit.sass import Instructions, find, instructions_of
 
 pytestmark = pytest.mark.usefixtures("known_kernels")
@@ -159,9 +160,9 @@ def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(ker
         shared = [text for text in loads if "MULTICAST" in text.split()[0]]
         boxes = 4 if kernel.problem.scaling is Scaling.ROW else 3
         blocks, sharers = kernel.config.warpgroups_k, kernel.config.cluster_m * kernel.config.cluster_n
-        steps = -(-kernel.problem.k_blocks // (blocks * kernel.config.split_k))
-        # Ahead of the roles, where up to four steps are asked for, and in the load role, if anything is left for it.
-        places = 1 if kernel.config.split_k > 1 and steps <= min(4, kernel.config.stages) else 2
+        of_kernel = kernel.config, kernel.problem.k_blocks
+        # Ahead of the roles, and in the load role, if anything is left for it: where K is divided there is one tile.
+        places = 1 if kernel.config.split_k > 1 and first_steps(*of_kernel) == steps_of_tile(*of_kernel) else 2
         return len(loads) == places * blocks * boxes and len(shared) == places * blocks * (sharers - 1)
 
     assert failing(kernels, holds) == []
