@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import quoted
@@ -42,9 +43,8 @@ def labelled_config(label: str, problem: Problem) -> TileConfig:
         if config is None:
             raise InputError(f"{label}: expected a tile that fits, of {problem.m}x{problem.n}x{problem.k}")
         return config
-    shallow = divided(tile, stages)
     why: list[str] = []
-    for in_flight in (2, 1):
+    for in_flight, shallow in product((2, 1), divided(tile, stages)):
         most = staged_parts(shallow) if problem.store is StoreKind.TMA else 1
         for slots in range(max(most, 1), 0, -1):
             config = replace(shallow, waves_in_flight=in_flight, staging_slots=slots)

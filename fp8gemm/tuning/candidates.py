@@ -17,10 +17,12 @@ TILES = (
     Tile(64, 256),
     Tile(64, 192),
     Tile(128, 64),
+    Tile(64, 128),
 )
 """Tiles worth compiling; of two that are predicted to cost the same the first is chosen. With the one for the shape's
 K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
-2026-11-23)."""
+2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where both take one round, as 500x2048x4096
+and 512x2048x12288 (bursts, H100, 2026-11-25)."""
 
 TILES_OF_SOME_K = {
     Tile(64, 64, warpgroups_k=2): range(2048, LIMIT),
@@ -29,35 +31,33 @@ TILES_OF_SOME_K = {
     Tile(64, 128, split_k=4): range(1024, LIMIT),
     Tile(64, 64): range(2048),
     Tile(64, 32): range(2048),
+    Tile(64, 96): range(2048),
 }
 """Tiles that are worth compiling for some K alone: adding up the shares of K takes as long as some K blocks. Those of a
 cluster are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the
 fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). 64x32 is 5 to 13 %
 faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared at 1096x448x1792 (bursts,
-H200, 2026-11-25)."""
+H200, 2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round (bursts, H100, 2026-11-25)."""
 
 CLUSTER_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
 """Tiles that are worth compiling for less than `CLUSTER_ROWS` rows alone. From 64 rows on no cluster was the fastest at
 any of those shapes."""
-FEW_ROWS_TILES = (Tile(64, 128), *CLUSTER_TILES)
-"""With those that are so for few rows alone: from there on 128x64 is as fast as 64x128 within 2 % where either is the
-fastest (H200, 2026-11-24)."""
 
 DEEP_RING_K = 2048
 DEEP_RINGS = {Tile(128, 256): 3}
 """From so much K on there are two of these tiles: one trades staging slots, down to so many, for a stage more."""
-DEEP_RING_ROUNDS, DEEP_RING_N, LONGEST_K_OF_BOTH = 2, 2048, 8192
-"""That with the deeper ring is for up to so many rounds of tiles and at least so many columns, and for all with more K.
-In one round it is 1.3 to 2.8 % faster, in two 0.6 to 1.0; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to
-5248, 0.3 to 1.2 % up to 7168 (bursts, H200, 2026-11-25); and 2 % faster at 15360 under load that lasts."""
+DEEP_RING_ROUNDS, DEEP_RING_N = 2, 2048
+"""That with the deeper ring is for up to so many rounds of tiles and at least so many columns. In one round it is 1.3
+to 2.8 % faster, in two 0.6 to 1.0; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to 5248, 0.3 to 1.2 % up
+to 7168 (bursts, H200, 2026-11-25), and 0.4 to 1.3 % from 10880 to 16384 (bursts, H100, 2026-11-25)."""
 
 
 def candidate_configs(
     store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK, k: int = 0
 ) -> Iterator[TileConfig]:
     """Every config worth compiling for so much K, in a fixed order."""
-    for tile in (*TILES, *TILES_OF_SOME_K, *FEW_ROWS_TILES):
+    for tile in (*TILES, *TILES_OF_SOME_K, *CLUSTER_TILES):
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
@@ -77,7 +77,7 @@ def deep_ring(tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling
 
 def is_for_few_rows(config: TileConfig) -> bool:
     """Whether it is a candidate for less than `CLUSTER_ROWS` rows alone."""
-    return config.tile in FEW_ROWS_TILES
+    return config.tile in CLUSTER_TILES
 
 
 def is_for_other_k(config: TileConfig, k: int) -> bool:
@@ -91,4 +91,4 @@ def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bo
         return False
     deep = deep_ring(config.tile, problem.store, problem.output, problem.scaling)
     few_tiles = problem.n >= DEEP_RING_N and rounds <= DEEP_RING_ROUNDS
-    return deep is not None and (config == deep) != (few_tiles or problem.k > LONGEST_K_OF_BOTH)
+    return deep is not None and (config == deep) != few_tiles

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from math import gcd
 from typing import NamedTuple
 
@@ -14,7 +16,12 @@ from fp8gemm.tuning.problem import OutputType, Scaling, StoreKind
 BARRIER_BYTES = 8
 WAVE_ROWS = 64
 MAX_WAVE_COLS = 192
-CONSUMER_WARPGROUPS = 2
+MAX_WARPGROUPS = 2
+"""Of consumers."""
+COLS_OF_ONE_WARPGROUP = 128
+"""In 64 rows, that a warpgroup multiplies alone: sums and two waves in flight fit in a thread's registers, and it reads
+A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than with two, but for a cluster that divides
+K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
 PROMOTION_REGISTERS = 200
 """Of a thread's 232: what addresses, scales and the loop need is left."""
 STAGING_COLS = 32
@@ -181,11 +188,11 @@ def violations(
     if not 1 <= config.split_k <= MAX_SPLIT:
         return [f"1 to {MAX_SPLIT} CTAs of a cluster divide K, not {config.split_k}"]
     if min(config.warpgroups_m, config.warpgroups_n, config.warpgroups_k) < 1:
-        return [f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {divided}"]  # no other rule has a meaning then
+        return [f"needs one or {MAX_WARPGROUPS} consumer warpgroups, has {divided}"]  # no other rule has a meaning then
     found = []
     warpgroup_cols = config.block_n // config.warpgroups_n
-    if config.warpgroups != CONSUMER_WARPGROUPS:
-        found.append(f"needs {CONSUMER_WARPGROUPS} consumer warpgroups, has {divided}")
+    if config.warpgroups > MAX_WARPGROUPS:
+        found.append(f"needs one or {MAX_WARPGROUPS} consumer warpgroups, has {divided}")
     if config.block_k != 128:
         found.append(f"block_k must be the scale block, 128, is {config.block_k}")
     if config.block_m % (config.warpgroups_m * WAVE_ROWS) or not 0 < config.block_m <= hopper.MAX_BOX_ROWS:
@@ -242,22 +249,19 @@ def deepest_config(
 ) -> TileConfig | None:
     """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots: at
     least so many of 32 columns, or half of its parts. Parts are whole lines where that costs no stage."""
-    least = divided(tile, stages=2)
-    parts = staged_parts(least)
-    # With half of its parts in flight, a warpgroup waits at most once for its slots.
-    most, fewest = (parts, slots or -(-parts // 2)) if store is StoreKind.TMA else (1, 1)
-
-    def room(config: TileConfig) -> int:
-        return hopper.SHARED_BYTES_PER_CTA - shared_bytes(config, store, output, scaling)
-
-    for in_flight in (2, 1):
+    for in_flight, least in product((2, 1), divided(tile, stages=2)):
+        parts = staged_parts(least)
+        # With half of its parts in flight, a warpgroup waits at most once for its slots.
+        most, fewest = (parts, slots or -(-parts // 2)) if store is StoreKind.TMA else (1, 1)
         empty = replace(least, stages=0, waves_in_flight=in_flight, staging_slots=fewest)
-        stages = room(empty) // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
+        room = hopper.SHARED_BYTES_PER_CTA - shared_bytes(empty, store, output, scaling)
+        stages = room // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
         config = replace(empty, stages=min(stages, MAX_STAGES))
         if violations(config, store, output, scaling):
             continue
         more = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
-        config = next((fitting for fitting in more if room(fitting) >= 0), config)
+        size = partial(shared_bytes, store=store, output=output, scaling=scaling)
+        config = next((fitting for fitting in more if size(fitting) <= hopper.SHARED_BYTES_PER_CTA), config)
         return in_whole_lines(config, store, output, scaling)
     return None
 
@@ -273,10 +277,19 @@ def in_whole_lines(config: TileConfig, store: StoreKind, output: OutputType, sca
     return next((each for each in fitting if not violations(each, store, output, scaling)), config)
 
 
-def divided(tile: Tile, stages: int) -> TileConfig:
-    """A tile among two warpgroups. 64 rows are one wave high, so there they divide the columns instead, or share K."""
-    warpgroups_m, warpgroups_n = (2, 1) if tile.block_m > WAVE_ROWS else (1, 1 if tile.warpgroups_k > 1 else 2)
-    return TileConfig(stages=stages, warpgroups_m=warpgroups_m, warpgroups_n=warpgroups_n, **tile._asdict())
+def divided(tile: Tile, stages: int) -> tuple[TileConfig, ...]:
+    """A tile among its warpgroups, best first. A narrow wave is for one alone, or for two where the registers of one do
+    not hold two in flight. Else two have half of the rows each, or of the columns where rows are one wave; or share K.
+    """
+    if tile.block_m > WAVE_ROWS:
+        divisions: tuple[tuple[int, int], ...] = ((2, 1),)
+    elif tile.warpgroups_k > 1:
+        divisions = ((1, 1),)
+    elif tile.block_n <= COLS_OF_ONE_WARPGROUP and tile.split_k == 1:
+        divisions = ((1, 1), (1, 2))
+    else:
+        divisions = ((1, 2),)
+    return tuple(TileConfig(stages=stages, warpgroups_m=m, warpgroups_n=n, **tile._asdict()) for m, n in divisions)
 
 
 def align(value: int, alignment: int) -> int:

@@ -34,6 +34,8 @@ _WIDE_SHARE = 0.985
 """Time of the SMs with tiles of 128x256, of that of the model: 128x192, which the model has up to 1.3 % faster in
 contiguous groups of 4096 rows with N x K = 6144x7168, takes 2.9 % longer there in bursts, and 1.3 % under load that
 lasts (H200, 2026-11-25); in six masked groups of 1024 rows with 4096x4096, where it has 1.8 %, it is faster."""
+_FLAT, _FLAT_SHARE = (64, 256), 0.98
+"""The same of 64x256, which the model has up to 7 % slower than it is (100 shapes, bursts, H200, 2026-11-25)."""
 _TABLE_US = 1.0
 """Filling the table of groups."""
 _SWAPPED_LAUNCH_US = 3.0
@@ -62,8 +64,11 @@ def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
     sm, l2, of_one = _predictor(of_any_rows, config, chip).times_us(max(rows, rows_of_tile))
     if config.tile[:2] == PAIR[:2]:
         sm *= _PAIR_SHARE if config.cluster_m > 1 else _WIDE_SHARE
+    elif config.tile[:2] == _FLAT:
+        sm *= _FLAT_SHARE
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / chip.dram_bytes_per_us
-    launch = constants.launch_us + _TABLE_US
+    dram += constants.dram_latency_us
+    launch = constants.launch_us + (config.warpgroups > 1) * constants.second_warpgroup_us + _TABLE_US
     return launch + norm(_OVERLAP_EXPONENT, max(sm, l2), max(of_one, dram))
 
 

@@ -59,11 +59,16 @@ class Chip:
 
     def clusters(self, ctas: int) -> int:
         """Clusters of so many CTAs that it holds at once, one CTA to an SM; at least one."""
-        if ctas <= 2:  # two SMs of a TPC are in one GPC
-            return max(self.num_sms // ctas, 1)
-        # GPCs have unequal numbers of SMs: H200s ran 30 clusters of four at once and not 31, 38 of three and not 40.
-        gpcs = min(GPCS, self.num_sms)
-        return max(gpcs * (self.num_sms // gpcs // ctas) - gpcs // 4, 1)
+        return clusters_at_once(self.num_sms, ctas)
+
+
+def clusters_at_once(num_sms: int, ctas: int) -> int:
+    """Clusters of so many CTAs that so many SMs hold, one CTA to an SM; at least one."""
+    if ctas <= 2:  # two SMs of a TPC are in one GPC
+        return max(num_sms // ctas, 1)
+    # GPCs have unequal numbers of SMs: H200s ran 30 clusters of four at once and not 31, 38 of three and not 40.
+    gpcs = min(GPCS, num_sms)
+    return max(gpcs * (num_sms // gpcs // ctas) - gpcs // 4, 1)
 
 
 CHIPS = {

@@ -3,10 +3,10 @@
 A persistent kernel is taken to run as follows. Each SM computes its share of the tiles one after the other, so that
 the tiles are done in rounds. A K block of a tile takes as long as the slowest of its tensor work, the shared-memory
 reads of that work, and the latency between one block and the next as far as waves in flight do not hide it. A tile also
-costs its epilogue. Those cycles pass at a clock that the power limit sets: the more energy a cycle needs, the slower it
-is. A burst of some milliseconds may draw more. Meanwhile L2 delivers the operands of every tile, and device memory
-delivers what L2 does not hold and takes the output. Whichever of the three ends last decides, and a little more, for
-none of them is hidden altogether.
+costs its epilogue, and the last one the time until it is written. Those cycles pass at a clock that the power limit
+sets: the more energy a cycle needs, the slower it is. A burst of some milliseconds may draw more. Meanwhile L2 delivers
+the operands of every tile, and device memory delivers what L2 does not hold and takes the output. Whichever of the
+three ends last decides, and a little more, for none of them is hidden altogether.
 
 Configs are compared under load that lasts: what is fastest there takes 0.1 % longer in bursts than what is fastest in
 them (76 shapes, H200, 2026-11-23), so that there is one choice for both.
@@ -74,10 +74,16 @@ class Cost:
     clock_mhz: float = cost_term("energy", "MHz", "highest at which energy / time stays in the power limit")
     burst_mhz: float = cost_term("in a burst", "MHz", "clock_mhz at the power that some milliseconds may draw")
     burst_us: float = cost_term("in a burst", "us", "total_us at burst_mhz")
-    sm_us: float = cost_term("time", "us", "rounds * tile_cycles / clock_mhz", part=True)
+    sm_us: float = cost_term(
+        "time", "us", "rounds * tile_cycles / clock_mhz + output of the last tile / drain rate", part=True
+    )
     l2_us: float = cost_term("time", "us", "rounds * K blocks * their bytes / L2 rate of an SM", part=True)
-    dram_us: float = cost_term("time", "us", "(inputs as often as L2 forgets them + output) / DRAM rate", part=True)
-    overhead_us: float = cost_term("time", "us", "launch, first loads, leaving; of a cluster more", part=True)
+    dram_us: float = cost_term(
+        "time", "us", "latency + (inputs as often as L2 forgets them + output) / DRAM rate", part=True
+    )
+    overhead_us: float = cost_term(
+        "time", "us", "launch, first loads, leaving; of two warpgroups and of a cluster more", part=True
+    )
     total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 
 
@@ -153,6 +159,10 @@ class Predictor:
         self._clock_exponent = 1 / (1 + constants.voltage_exponent)
         self._least_us_of_round = tile.tile_cycles / chip.max_clock_mhz * (1 - 1e-9)  # whatever the rounding
         self._overhead_us = constants.launch_us + (constants.cluster_us if config.cluster_size > 1 else 0.0)
+        if config.warpgroups > 1:
+            self._overhead_us += constants.second_warpgroup_us
+        written = config.block_m * config.block_n * problem.output.bytes / config.split_k
+        self._drain_us = written / constants.drain_bytes_per_us
 
     def total_us(self, m: int, limit: float = math.inf) -> float:
         """`Cost.total_us` for so many rows; infinity instead, sooner, if it cannot be less than a limit."""
@@ -187,7 +197,8 @@ class Predictor:
             energy_mj=energy,
             clock_mhz=clock,
             burst_mhz=burst,
-            burst_us=self._overhead_us + norm(exponent, sm_us * clock / burst, l2_us, dram_us),
+            burst_us=self._overhead_us
+            + norm(exponent, self._drain_us + (sm_us - self._drain_us) * clock / burst, l2_us, dram_us),
             sm_us=sm_us,
             l2_us=l2_us,
             dram_us=dram_us,
@@ -208,7 +219,8 @@ class Predictor:
         cycles = rounds * tile.tile_cycles
         clock = self._clock_mhz(cycles, energy, self._power_limit)
         l2_us = rounds * tile.l2_bytes / chip.l2_bytes_per_us
-        return cluster_tiles, rounds, energy, clock, cycles / clock, l2_us, dram_bytes / chip.dram_bytes_per_us
+        dram_us = self._constants.dram_latency_us + dram_bytes / chip.dram_bytes_per_us
+        return cluster_tiles, rounds, energy, clock, self._drain_us + cycles / clock, l2_us, dram_us
 
     def _refetched_bytes(self, m: int, rows: int) -> float:
         """Operand bytes that are read from device memory more than once.

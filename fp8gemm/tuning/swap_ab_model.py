@@ -32,8 +32,8 @@ class SwapAbConstants:
     step_cycles: float = 63.6  # a stage of a warpgroup, shared by the warpgroups of an SM
     column_cycles: float = 0.09  # the same, of each column of a wave
     shared_cycles_per_kb: float = 7.86  # operands of WGMMA
-    token_us: float = 0.0002  # loading one token of one K block
-    crowded_token_share: float = 5.0  # the same, more for each 64 tokens of a tile
+    token_us: float = 0.0001  # loading one token of one K block
+    crowded_token_share: float = 3.0  # the same, more for each 64 tokens of a tile
     tail_us: float = 0.369  # adding up shares, output
     share_us: float = 0.002  # the same, of a sum of a thread
     crowd_us_per_kb: float = 0.00549  # in flight on an SM beyond 100 KB

@@ -38,6 +38,7 @@ inline bool elect_one() {
 inline uint32_t and_in_order(uint32_t a, uint32_t b) {
     return a & b;
 }
+inline void compute_here(uint32_t&) {}
 
 template <uint32_t kRegisters>
 void decrease_registers() {

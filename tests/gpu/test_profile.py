@@ -96,8 +96,10 @@ def test_results_are_the_same_and_events_complete(traced: Traced, device: torch.
         assert torch.equal(out.view(torch.uint8), wanted.view(torch.uint8)), case
         spans = recording.spans()
         assert recording.dropped == {}
-        stores = ["store 0", "store 1"] if problem.store is StoreKind.TMA else []
-        assert sorted(recording.marks) == ["consumer 0", "consumer 1", "load", *stores]
+        consumers, stores = ([f"{role} {i}" for i in range(config.warpgroups)] for role in ("consumer", "store"))
+        if problem.store is not StoreKind.TMA:
+            stores = []
+        assert sorted(recording.marks) == [*consumers, "load", *stores]
 
         tiles = [span.tile for span in spans if span.role == "load" and span.activity == TILE]
         shares = config.warpgroups_k
@@ -105,7 +107,7 @@ def test_results_are_the_same_and_events_complete(traced: Traced, device: torch.
         assert blocks(spans, "load", "load") == [(tile, k_block) for tile in tiles for k_block in loaded]
         waited = [(tile, k_block) for tile in tiles for k_block in loaded[::shares]]
         assert blocks(spans, "load", "wait empty") == waited[first_steps(config, problem.k_blocks) :]
-        for index, consumer in enumerate(("consumer 0", "consumer 1")):
+        for index, consumer in enumerate(consumers):
             of_share = [(tile, k_block) for tile in tiles for k_block in loaded[index % shares :: shares]]
             for activity in ("wait full", "multiply", "promote"):
                 assert blocks(spans, consumer, activity) == of_share, (consumer, activity)

@@ -13,6 +13,7 @@ from fp8gemm.cache.entry import Entry
 from fp8gemm.cache.notices import CacheEvent, CacheWarning
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.tuning.config import TileConfig
 
 T = TypeVar("T")
 Forget = Callable[[], None]
@@ -24,6 +25,16 @@ LABEL, KEY, OTHER_KEY = "tiny-7", "ab" * 32, "cd" * 32
 NAME = f"{LABEL}.{KEY}"
 ENTRY = Entry(KEY, LABEL, b"\x7fELF" + bytes(range(256)) * 8, {"nvrtc_version": "12.9", "options": ["--x=é"]})
 TEXT = "// tiny-7\n"
+
+
+def wrong_registers(found: int, config: TileConfig) -> list[str]:
+    """What is wrong with a thread's registers at launch. With two consumer warpgroups it has its share of the SM: with
+    fewer, setmaxnreg would have less to distribute. With one it keeps what it has."""
+    threads = 32 * 4 * (1 + config.warpgroups)
+    share = 65536 // threads // 8 * 8
+    if config.warpgroups == 1 and found <= min(share, 255) or found == share:
+        return []
+    return [f"{found} registers at launch of {config.warpgroups} consumer warpgroups, of {share}"]
 
 
 @contextmanager

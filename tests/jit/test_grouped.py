@@ -27,6 +27,7 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
+from tests.jit.cases import wrong_registers
 from tests.jit.sass import Instructions, find, instructions_of
 
 pytestmark = pytest.mark.usefixtures("known_kernels")
@@ -35,8 +36,6 @@ CONTIGUOUS, MASKED, COLUMNS = Grouping.CONTIGUOUS, Grouping.MASKED, Grouping.COL
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 BF16, F16, F32 = OutputType.BFLOAT16, OutputType.FLOAT16, OutputType.FLOAT32
 CHIP = hopper.CHIPS["h200"]
-REGISTERS = 65536 // 384 // 8 * 8
-"""A thread's share of the SM at launch, of the ordinary orientation: see `test_kernels.py`."""
 
 ORDINARY = (
     GroupedProblem(CONTIGUOUS, 8, 512, 7168, 2048),
@@ -130,8 +129,8 @@ def faults_of(kernel: Kernel) -> list[str]:
     faults = [f"{code} from the assembler" for code in kernel.artifact.warnings]
     if uses.spill_store_bytes or uses.spill_load_bytes or uses.stack_bytes:
         faults.append(f"registers ran out: {uses}")
-    if not kernel.swaps and uses.registers != REGISTERS:
-        faults.append(f"{uses.registers} registers at launch, not {REGISTERS}")
+    if isinstance(kernel.config, TileConfig):
+        faults += wrong_registers(uses.registers, kernel.config)
     if isinstance(kernel.config, SwapAbConfig):
         of_warp = -(-uses.registers * 32 // 256) * 256
         fitting = hopper.REGISTERS_PER_SM // (of_warp * (kernel.config.threads // 32))

@@ -160,10 +160,15 @@ def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(ker
         shared = [text for text in loads if "MULTICAST" in text.split()[0]]
         boxes = 4 if kernel.problem.scaling is Scaling.ROW else 3
         blocks, sharers = kernel.config.warpgroups_k, kernel.config.cluster_m * kernel.config.cluster_n
+        # Ahead of the roles, and in the load role, which of one tile, where K is divided, may find nothing left.
         of_kernel = kernel.config, kernel.problem.k_blocks
-        # Ahead of the roles, and in the load role, if anything is left for it: where K is divided there is one tile.
-        places = 1 if kernel.config.split_k > 1 and first_steps(*of_kernel) == steps_of_tile(*of_kernel) else 2
-        return len(loads) == places * blocks * boxes and len(shared) == places * blocks * (sharers - 1)
+        all_ahead = kernel.config.split_k > 1 and first_steps(*of_kernel) == steps_of_tile(*of_kernel)
+        places = len(loads) // (blocks * boxes)
+        return (
+            places in ((1, 2) if all_ahead else (2,))
+            and len(loads) == places * blocks * boxes
+            and len(shared) == places * blocks * (sharers - 1)
+        )
 
     assert failing(kernels, holds) == []
     assert {kernel.config.cluster_size for kernel in kernels} == {1, 2, 4}
@@ -207,6 +212,8 @@ def test_nothing_lives_in_local_memory(kernels: list[Kernel]) -> None:
 def test_registers_move_from_the_load_warps_to_the_consumers(kernels: list[Kernel]) -> None:
     def holds(kernel: Kernel) -> bool:
         changes = [text.split()[0] for text in kernel.find("USETMAXREG")]
+        if kernel.config.warpgroups == 1:  # which has enough
+            return not changes
         return len(changes) == 2 and "DEALLOC" in " ".join(changes) and "TRY_ALLOC" in " ".join(changes)
 
     assert failing(kernels, holds) == []

@@ -10,7 +10,7 @@ _COPIES, _DENSE, _AHEAD = "mainloop/operand_copies.cuh", "kernels/dense.cuh", "m
 _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]",)
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
-_RUN = "            multiplier.run(tile, params.m, accumulators);\n"
+_RUN = "            multiplier.run(walk.tile, params.m, accumulators);\n"
 _AT_A_STEP = "if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {"
 _ADVANCE = """\
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
@@ -19,9 +19,9 @@ _ADVANCE = """\
 """
 _STARTS = "        Flight& flight = flights[wave_of_chunk % kInFlight];\n"
 _K_BLOCK = "k_block = chunk.first_step + wave_of_chunk / kWavesPerStep;"
-_FINISHED = "            const typename Schedule::Tile finished = tile;\n"
-_NEXT = "            more = schedule.next(tile);\n"
-_BEGIN = "            if (more) {\n                multiplier.begin(tile);\n            }\n"
+_FINISHED = "            const typename Schedule::Tile finished = walk.tile;\n"
+_NEXT = "            walk.advance();\n"
+_BEGIN = "            if (walk.more) {\n                multiplier.begin(walk.tile);\n            }\n"
 
 _SCALES_OF_A = (
     Mutant(
@@ -237,7 +237,7 @@ _MOMENTS = (
     Mutant(
         "scales-of-the-tile-before",
         "a CTA's tiles take the weight scales of the tile before",
-        (Edit(_DENSE, f"{_NEXT}{_BEGIN}", f"{_NEXT}{_BEGIN}".replace("begin(tile)", "begin(finished)")),),
+        (Edit(_DENSE, f"{_NEXT}{_BEGIN}", f"{_NEXT}{_BEGIN}".replace("begin(walk.tile)", "begin(finished)")),),
         under("128x128", "128x160"),
     ),
     Mutant(

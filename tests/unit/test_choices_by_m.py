@@ -15,7 +15,7 @@ from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
 from fp8gemm.tuning.model import Predictor, predict, tile_cost
-from fp8gemm.tuning.problem import Grouping, Problem, counted_between
+from fp8gemm.tuning.problem import Grouping, Problem, counted_between, packed_problem
 from fp8gemm.tuning.select import (
     config_by_m,
     ranked_configs,
@@ -72,7 +72,7 @@ def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, 
     if len(depths) == 2:
         tiles = -(-problem.m // 128) * -(-problem.n // 256)
         few = problem.n >= 2048 and tiles <= 2 * named_chip(chip).num_sms
-        assert eligible[0].stages == (max if few or problem.k > 8192 else min)(config.stages for config in depths)
+        assert eligible[0].stages == (max if few else min)(config.stages for config in depths)
 
 
 @some
@@ -90,7 +90,8 @@ def test_a_limit_saves_work_and_changes_no_prediction(problem: Problem, chip: st
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize(("n", "k"), [(2112, 7168), (7168, 2048), (100, 112), (32768, 512)])
 def test_config_by_m_is_select_as_a_step_function(n: int, k: int, static: bool) -> None:
-    steps = config_by_m(Problem(4096, n, k, static_weights=static), named_chip("h200"))
+    problem = replace(packed_problem(4096, n, k), static_weights=static)
+    steps = config_by_m(problem, named_chip("h200"))
     bounds = [m for m, _ in steps]
     assert bounds == sorted(set(bounds)) and bounds[-1] == 4096
     assert all(before[1] != after[1] for before, after in zip(steps, steps[1:], strict=False))

@@ -212,7 +212,7 @@ def test_what_hangs_and_what_is_late_is_told_apart() -> None:
 def test_the_call_is_that_of_the_tile_on_which_it_was_seen() -> None:
     tiles = {str(variant): variant.tile(named_chip("h200")) for variant in reused_stages.VARIANTS}
     assert len(tiles) == 8
-    assert {tile for name, tile in tiles.items() if "batch-invariant" in name} == {"64x64-s8-c1x1"}
+    assert {tile for name, tile in tiles.items() if "batch-invariant" in name} == {"128x64-s8-c1x1"}
 
 
 def test_operands_of_the_call_are_right_in_every_dtype() -> None:

@@ -171,9 +171,9 @@ def test_where_sms_are_kept_for_others_a_launch_has_no_more_ctas_than_are_left(
 
 
 @pytest.mark.parametrize(("n", "k"), LAYERS)
-def test_a_measured_weight_needs_at_most_twelve_small_m_kernels_used_both_ways(n: int, k: int) -> None:
+def test_a_measured_weight_needs_at_most_fourteen_small_m_kernels_used_both_ways(n: int, k: int) -> None:
     chosen = {config for static in (False, True) for config in enumerate_configs(n, k, 128, static_weights=static)}
-    assert len([config for config in chosen if isinstance(config, SwapAbConfig)]) <= 12, chosen
+    assert len([config for config in chosen if isinstance(config, SwapAbConfig)]) <= 14, chosen
 
 
 @some

@@ -10,7 +10,7 @@ import pytest
 
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.candidates import (
-    FEW_ROWS_TILES,
+    CLUSTER_TILES,
     TILES,
     TILES_OF_SOME_K,
     candidate_configs,
@@ -34,7 +34,7 @@ TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 LEGAL = TileConfig(128, 128, 4)
 SHARED_K = TileConfig(64, 128, 3, warpgroups_m=1, warpgroups_k=2)
 BROKEN = {
-    "consumer warpgroups": (replace(LEGAL, warpgroups_m=1), TMA),
+    "consumer warpgroups, has 2 x 2 x 1": (replace(LEGAL, warpgroups_n=2), TMA),
     "consumer warpgroups, has 0 x 2 x 1": (replace(LEGAL, warpgroups_m=0, warpgroups_n=2), TMA),
     "consumer warpgroups, has 1 x 1 x 0": (replace(SHARED_K, warpgroups_k=0), TMA),
     "consumer warpgroups, has 1 x 1 x 3": (replace(SHARED_K, stages=2, warpgroups_k=3), PREDICATED),
@@ -74,7 +74,10 @@ WIDTHS = {
     (256, 128): 128,
     (64, 256): 128,
     (64, 192): 96,
-    (64, 64): 32,
+    (64, 128): 128,
+    (64, 96): 96,
+    (64, 64): 64,
+    (64, 32): 32,
 }
 """Tiles, and the columns of their waves: a warpgroup's, up to 192."""
 
@@ -106,13 +109,13 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
     every = [config.tile for config in candidate_configs(store)]
-    assert every == [*TILES, *TILES_OF_SOME_K, *FEW_ROWS_TILES]
+    assert every == [*TILES, *TILES_OF_SOME_K, *CLUSTER_TILES]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_m * config.cluster_n == 1
 
 
 SPLIT = {Tile(128, 128, split_k=2), Tile(128, 96, split_k=2), Tile(64, 128, split_k=4)}
-SHARED, NARROW = {Tile(64, 64, warpgroups_k=2)}, {Tile(64, 64), Tile(64, 32)}
+SHARED, NARROW = {Tile(64, 64, warpgroups_k=2)}, {Tile(64, 32), Tile(64, 64), Tile(64, 96)}
 
 
 @pytest.mark.parametrize(
@@ -176,13 +179,18 @@ def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
         block = (config.block_m + config.block_n) * 128 + 4 * config.block_m
         stage = block * config.warpgroups_k
         stored_cols = config.block_n // config.warpgroups_n // config.warpgroups_k // config.split_k
-        output = 2 * config.staging_slots * 64 * gcd(stored_cols, config.staging_cols) * 2 if store is TMA else 0
+        output = (
+            config.warpgroups * config.staging_slots * 64 * gcd(stored_cols, config.staging_cols) * 2
+            if store is TMA
+            else 0
+        )
         exchanged = 4 * config.block_m * config.block_n // 2 if config.warpgroups_k == 2 else 0
         exchanged += 4 * config.block_m * config.block_n // config.split_k * (config.split_k - 1)
         least = config.stages * (stage + 16) + exchanged + output
         assert least <= shared_bytes(config, store) < least + 4096
         assert (config.block_bytes(), config.stage_bytes()) == (block, stage)
-        assert config.threads == 384 and config.warpgroups == 2
+        is_one_wave = config.block_m == 64 and config.block_n <= 128 and config.warpgroups_k * config.split_k == 1
+        assert config.warpgroups == (1 if is_one_wave else 2) and config.threads == 128 * (1 + config.warpgroups)
 
 
 def test_warpgroups_that_share_k_hold_a_block_each_and_the_sums_of_a_whole_tile() -> None:

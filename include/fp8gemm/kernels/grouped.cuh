@@ -21,6 +21,7 @@ namespace fp8gemm {
 template <class Config>
 struct Groups {
     using Schedule = GroupedSchedule<Config>;
+    static constexpr bool kTilesAreKnown = false;
     static constexpr uint32_t kThreads = (1 + TileShape<Config>::kWarpgroups) * kThreadsPerWarpgroup;
     using Filler = GroupTableFiller<Config, kThreads>;
     using SharedStorage = typename Filler::SharedStorage;

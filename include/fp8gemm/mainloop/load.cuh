@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fp8gemm/mainloop/operand_copies.cuh"
+#include "fp8gemm/scheduler/walk.cuh"
 #include "fp8gemm/trace/tracer.cuh"
 
 namespace fp8gemm {
@@ -39,14 +40,13 @@ class OperandLoader : Tracer<Config, Track::kLoad> {
 public:
     /// By one thread before `run`, when barriers are initialised, the kernels ahead have ended, and groups have their table.
     template <class Params, class Schedule>
-    static FP8GEMM_DEVICE void begin(const Params& params, Stages& stages, uint32_t rank, Schedule schedule) {
-        typename Schedule::Tile tile;
-        if (schedule.next(tile)) {
+    static FP8GEMM_DEVICE void begin(const Params& params, Stages& stages, uint32_t rank, const Walk<Schedule>& walk) {
+        if (walk.more) {
             const Copies copies(params, stages, rank);
-            const auto operands = copies.operands_of(tile);
+            const auto operands = copies.operands_of(walk.tile);
 #pragma unroll 1
-            for (uint32_t step = 0; step < minimum(kFirstSteps, tile.steps()); ++step) {
-                copies.fill(tile, operands, step, step, [](uint32_t) {});
+            for (uint32_t step = 0; step < minimum(kFirstSteps, walk.tile.steps()); ++step) {
+                copies.fill(walk.tile, operands, step, step, [](uint32_t) {});
             }
         }
     }
@@ -57,10 +57,10 @@ public:
 
     /// By the same thread.
     template <class Schedule>
-    FP8GEMM_DEVICE void run(Schedule schedule) {
-        typename Schedule::Tile tile;
+    FP8GEMM_DEVICE void run(Walk<Schedule> walk) {
         bool has_begun = true;
-        while (schedule.next(tile)) {
+        for (; walk.more; walk.advance()) {
+            const typename Schedule::Tile& tile = walk.tile;
             this->mark_tile(tile);
             const auto operands = copies_.operands_of(tile);
             uint32_t step = 0;

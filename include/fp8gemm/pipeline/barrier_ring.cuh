@@ -37,23 +37,14 @@ struct BarrierRing {
 
     /// By one thread. `writers` and `readers` arrive once per phase each.
     FP8GEMM_DEVICE void initialize(uint32_t writers, uint32_t readers) {
-        initialize_full(writers);
-        initialize_empty(readers);
+        for (uint32_t stage = 0; stage < kStages; ++stage) {
+            ptx::mbarrier_init(&full[stage], writers);
+            ptx::mbarrier_init(&empty[stage], readers);
+        }
     }
-
-    /// The same by one thread each.
-    FP8GEMM_DEVICE void initialize_full(uint32_t writers) { initialize(full, writers); }
-    FP8GEMM_DEVICE void initialize_empty(uint32_t readers) { initialize(empty, readers); }
 
     FP8GEMM_DEVICE void wait_full(State state) { ptx::mbarrier_wait(&full[state.stage], state.parity); }
     FP8GEMM_DEVICE void wait_empty(State state) { ptx::mbarrier_wait(&empty[state.stage], state.parity); }
-
-private:
-    static FP8GEMM_DEVICE void initialize(uint64_t (&barriers)[kStages], uint32_t arrivals) {
-        for (uint32_t stage = 0; stage < kStages; ++stage) {
-            ptx::mbarrier_init(&barriers[stage], arrivals);
-        }
-    }
 };
 
 }  // namespace fp8gemm

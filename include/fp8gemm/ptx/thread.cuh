@@ -40,6 +40,11 @@ FP8GEMM_DEVICE uint32_t and_in_order(uint32_t a, uint32_t b) {
     return result;
 }
 
+/// Has a value computed in this place at the latest: not where it is used, behind a barrier.
+FP8GEMM_DEVICE void compute_here(uint32_t& value) {
+    asm volatile("" : "+r"(value));
+}
+
 /// setmaxnreg.dec: gives registers back to the CTA's pool. By every warp of a warpgroup.
 template <uint32_t kRegisters>
 FP8GEMM_DEVICE void decrease_registers() {
