@@ -23,7 +23,7 @@ COLS_OF_ONE_WARPGROUP = 128
 A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than with two, but for a cluster that divides
 K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
 PROMOTION_REGISTERS = 200
-"""Of a thread's 232: what addresses, scales and the loop need is left."""
+"""Of a thread's 232, or more where there is one warpgroup: what addresses, scales and the loop need is left."""
 STAGING_COLS = 32
 STAGED_LINE_BYTES = 128
 """Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of

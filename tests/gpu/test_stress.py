@@ -67,6 +67,11 @@ K_BLOCKS = {1: (1, 2, 3, 5, 6, 7), 2: (1, 2, 5, 8, 12, 15, 24)}
 
 BASES = (
     Base(TileConfig(64, 64, 2, 1, 1, 1, 2, waves_in_flight=2, staging_slots=1), 200, 320),
+    # One warpgroup, alone and in a cluster of two.
+    Base(TileConfig(64, 64, 2, 1, 1, 1, 1, waves_in_flight=2, staging_slots=1), 200, 320),
+    Base(TileConfig(64, 128, 3, 1, 1, 1, 1, waves_in_flight=2, staging_slots=1, staging_cols=64), 200, 520),
+    Base(TileConfig(64, 64, 2, 2, 1, 1, 1, waves_in_flight=2), 200, 137, StoreKind.PREDICATED),
+    Base(TileConfig(64, 64, 3, 1, 2, 1, 1, waves_in_flight=2, staging_slots=1), 200, 264),
     Base(TileConfig(128, 64, 3, cluster_m=2, waves_in_flight=2), 520, 200),
     Base(TileConfig(64, 128, 2, 1, 2, 1, 2, waves_in_flight=2, staging_slots=1), 200, 520, scaling=Scaling.ROW),
     Base(TileConfig(256, 128, 2, staging_slots=3), 520, 264),

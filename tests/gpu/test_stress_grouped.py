@@ -35,6 +35,8 @@ GROUPS, MOST_ROWS = 9, 150
 
 ORDINARY = (
     TileConfig(64, 64, 2, 1, 1, 1, 2, waves_in_flight=2, staging_slots=1),
+    TileConfig(64, 64, 2, 1, 1, 1, 1, waves_in_flight=2, staging_slots=1),
+    TileConfig(64, 128, 3, 1, 1, 1, 1, waves_in_flight=2, staging_slots=1),
     TileConfig(128, 64, 3, cluster_m=2, waves_in_flight=2),
     TileConfig(128, 256, 2, cluster_m=2),
     TileConfig(128, 128, 2, staging_slots=3),

@@ -153,7 +153,8 @@ struct Dense {
 
 private:
     static FP8GEMM_DEVICE void set_up(const Params& params, SharedStorage& shared, uint32_t warp) {
-        // By three warps: a thread initialises one barrier after the other, in 6 cycles each (H200, 2026-11-25).
+        // Maps, the ring's barriers and the others' side by side: a thread initialises one after the other, in 6 cycles each
+        // (H200, 2026-11-25).
         if (warp != 0 && warp < kWarpsPerWarpgroup && ptx::elect_one()) {
             if (warp == 1) {
                 OperandCopies<Config>::prefetch_maps(params);

@@ -55,7 +55,7 @@ public:
     FP8GEMM_DEVICE OperandLoader(const Params& params, Stages& stages, uint32_t rank)
         : copies_(params, stages, rank), ring_(stages.ring), m_(params.m) {}
 
-    /// By the same thread.
+    /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it.
     template <class Schedule>
     FP8GEMM_DEVICE void run(Walk<Schedule> walk) {
         bool has_begun = true;

@@ -16,10 +16,10 @@
 //     Si  starts its WGMMAs, and loads its scales        Ri  hands its stage back (what it waits for: release.cuh)
 //                                                        Pi  promotes it, beside the WGMMAs of wave i + 1
 //
-// With one in flight it is F0 S0 W0 R0 P0 F1..., and the other warpgroup's WGMMAs fill the gap.
+// With one in flight it is F0 S0 W0 R0 P0 F1..., and the other warpgroup's WGMMAs fill the gap, where there are two.
 //
 // A wave in flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop
-// goes round in chunks of K blocks, with nothing in flight between two of them. The two warpgroups change chunks at
+// goes round in chunks of K blocks, with nothing in flight between two of them. Two warpgroups change chunks at
 // different times: one always has two waves queued when the other has none. (Where a chunk is a turn of the ring, they need
 // not.) Where K ends inside a chunk, a short one stops there. How long they are: chunk_plan.cuh; the order inside them:
 // pipelined.cuh.
