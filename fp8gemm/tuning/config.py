@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from math import gcd
 from typing import NamedTuple
@@ -249,19 +248,21 @@ def deepest_config(
 ) -> TileConfig | None:
     """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots: at
     least so many of 32 columns, or half of its parts. Parts are whole lines where that costs no stage."""
+
+    def room(config: TileConfig) -> int:
+        return hopper.SHARED_BYTES_PER_CTA - shared_bytes(config, store, output, scaling)
+
     for in_flight, least in product((2, 1), divided(tile, stages=2)):
         parts = staged_parts(least)
         # With half of its parts in flight, a warpgroup waits at most once for its slots.
         most, fewest = (parts, slots or -(-parts // 2)) if store is StoreKind.TMA else (1, 1)
         empty = replace(least, stages=0, waves_in_flight=in_flight, staging_slots=fewest)
-        room = hopper.SHARED_BYTES_PER_CTA - shared_bytes(empty, store, output, scaling)
-        stages = room // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
+        stages = room(empty) // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
         config = replace(empty, stages=min(stages, MAX_STAGES))
         if violations(config, store, output, scaling):
             continue
         more = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
-        size = partial(shared_bytes, store=store, output=output, scaling=scaling)
-        config = next((fitting for fitting in more if size(fitting) <= hopper.SHARED_BYTES_PER_CTA), config)
+        config = next((fitting for fitting in more if room(fitting) >= 0), config)
         return in_whole_lines(config, store, output, scaling)
     return None
 

@@ -14,7 +14,7 @@ from fp8gemm.tuning.constants import DEFAULT
 from fp8gemm.tuning.grouped_config import PAIR, swapped_resident_ctas
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.model import Predictor, norm, tile_cost
+from fp8gemm.tuning.model import Predictor, launch_us, norm, tile_cost
 from fp8gemm.tuning.problem import FEW_ROWS, Grouping, Problem
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
@@ -68,8 +68,7 @@ def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
         sm *= _FLAT_SHARE
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / chip.dram_bytes_per_us
     dram += constants.dram_latency_us
-    launch = constants.launch_us + (config.warpgroups > 1) * constants.second_warpgroup_us + _TABLE_US
-    return launch + norm(_OVERLAP_EXPONENT, max(sm, l2), max(of_one, dram))
+    return launch_us(config, constants) + _TABLE_US + norm(_OVERLAP_EXPONENT, max(sm, l2), max(of_one, dram))
 
 
 def _mean_tiles(m: int, block_m: int) -> float:

@@ -128,6 +128,11 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     )
 
 
+def launch_us(config: TileConfig, constants: Constants) -> float:
+    """What a launch takes beside its work, clusters apart."""
+    return constants.launch_us + (constants.second_warpgroup_us if config.warpgroups > 1 else 0.0)
+
+
 class Predictor:
     """Predictions for one config and every M: what does not depend on M is computed once.
 
@@ -158,9 +163,7 @@ class Predictor:
         self._burst_limit = chip.power_watts * constants.burst_power - constants.idle_watts
         self._clock_exponent = 1 / (1 + constants.voltage_exponent)
         self._least_us_of_round = tile.tile_cycles / chip.max_clock_mhz * (1 - 1e-9)  # whatever the rounding
-        self._overhead_us = constants.launch_us + (constants.cluster_us if config.cluster_size > 1 else 0.0)
-        if config.warpgroups > 1:
-            self._overhead_us += constants.second_warpgroup_us
+        self._overhead_us = launch_us(config, constants) + (constants.cluster_us if config.cluster_size > 1 else 0.0)
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
 
