@@ -2,8 +2,9 @@
 
 Masked groups of which half are empty. With N = 65 a row is stored element by element, and loads of scales queue behind;
 with K = 128 every tile is one stage. In one call of 500 to 1000 the rows of a warp were multiplied by the scales of the
-tile that came next into the stage, eight tiles later. Scales therefore differ, within a tile and between tiles; and
-outputs change from call to call, so that what is left of the one before is wrong too.
+tile that came next into the stage, eight tiles later. (The tile was 64x64, of two warpgroups, which none of these calls
+chooses any more: they play 64x96, of one, and 128x64, of two.) Scales therefore differ, in a tile and between tiles;
+and outputs change from call to call, so that what is left of the one before is wrong too.
 """
 
 from __future__ import annotations

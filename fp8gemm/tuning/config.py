@@ -225,6 +225,8 @@ def violations(
         found.append(f"{staged} are neither {STAGING_COLS} nor a line of {STAGED_LINE_BYTES} bytes")
     if config.waves_in_flight not in (1, 2):
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
+    if scaling is Scaling.ROW and config.warpgroups * config.waves_in_flight == 1:
+        found.append("row scales of one wave in flight take two consumer warpgroups, has one")
     if config.promotion_registers(scaling) > PROMOTION_REGISTERS:
         found.append(f"{config.promotion_registers(scaling)} registers for promotion do not fit in a thread's 232")
     if config.stages < 2:

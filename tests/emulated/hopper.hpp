@@ -83,13 +83,14 @@ struct Write {
 struct Barrier {
     uint32_t expected, pending, phases;
     int64_t bytes;
+    uint32_t initialized_by;  ///< a thread of the cluster
+    bool visible;             ///< to the engine of copies: that thread has fenced since
 };
 struct Meeting {
     uint32_t here, times;
 };
 struct Cta {
     int64_t free_registers;
-    bool barriers_visible;
     uint32_t left;  ///< threads
 };
 struct Thread {

@@ -77,10 +77,12 @@ inline void cluster_wait() {
     emulated::wait_until([] { return emulated::cluster_phases != self().cluster_phase; });
 }
 inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
-    emulated::barriers[emulated::ranked(shared_address(barrier))] = {arrivals, arrivals, 0, 0};
+    emulated::barriers[emulated::ranked(shared_address(barrier))] = {arrivals, arrivals, 0, 0, current, false};
 }
 inline void fence_mbarrier_init() {
-    emulated::of_cluster[emulated::rank()].barriers_visible = true;
+    for (auto& [address, barrier] : emulated::barriers) {
+        barrier.visible |= barrier.initialized_by == current;
+    }
 }
 template <uint32_t kOffset = 0>
 inline void mbarrier_arrive(uint32_t address) {
@@ -155,8 +157,8 @@ inline void tma_load_2d_multicast(void* destination, const TensorMap& map, uint6
     const uint32_t place = shared_address(destination);
     for (uint32_t of = 0; of < emulated::cluster_size; ++of) {
         if (ctas >> of & 1) {
-            require(emulated::of_cluster[of].barriers_visible, "a copy counts on a barrier that its engine does not know");
-            barrier_at(emulated::in_cta(shared_address(barrier), of));
+            require(barrier_at(emulated::in_cta(shared_address(barrier), of)).visible,
+                    "a copy counts on a barrier that its engine does not know");
         }
     }
     emulated::loads.push_back({map_of(map, place), place, shared_address(barrier), inner, outer, ctas});

@@ -49,6 +49,10 @@ WANTED = [
     (Problem(300, 304, 400), "128x256-s3-c2x1"),
     (Problem(70, 192, 656), "64x64-s3-c1x2"),  # the second CTA's last tile lies past N
     (Problem(150, 200, 400), "128x160"),
+    (Problem(130, 200, 656), "64x192"),
+    (Problem(70, 200, 656), "64x96"),
+    (Problem(130, 304, 400), "64x128"),
+    (Problem(70, 200, 400, F32, StoreKind.TMA, Scaling.ROW), "64x128"),
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M and N are zeroed."""
@@ -61,6 +65,8 @@ FAULTS = {
     "first-steps-of-every-tile-passed-over": 8,
     "bytes-expected-too-few": 0,
     "one-reader-too-few": 3,
+    "no-fence-after-barrier-init": 0,
+    "barriers-fenced-by-another": 0,
     "cluster-not-joined-at-set-up": 5,
     "cluster-not-joined-at-tear-down": 5,
     "missing-rows-expected": 0,

@@ -180,7 +180,7 @@ def test_whatever_is_legal_can_be_built(scaling: Scaling, cache: Path) -> None:
     """Widths that no candidate has too, with few stages. They may spill, but the headers do not refuse them."""
     requests = []
     for i, (block_n, (rows, cols, shares), in_flight) in enumerate(
-        itertools.product(range(16, 257, 16), ((2, 1, 1), (1, 2, 1), (1, 1, 2)), (1, 2))
+        itertools.product(range(16, 257, 16), ((2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 1)), (1, 2))
     ):
         store = (StoreKind.TMA, StoreKind.PREDICATED)[i // 5 % 2]
         config = TileConfig(64 * rows, block_n, 2, 1, 1, rows, cols, shares, waves_in_flight=in_flight)
@@ -220,6 +220,10 @@ def with_constant(request: KernelRequest, **changes: Any) -> KernelRequest:
         ({"warpgroups_m": 1, "warpgroups_k": 3}, "K is divided among two warpgroups at most"),
         ({"cluster_m": 2, "cluster_n": 2}, "multicast to at most one other"),
         ({"output": OutputType.FLOAT32, "scaling": Scaling.ROW}, "another size of shared memory"),
+        (
+            {"scaling": Scaling.ROW, "warpgroups_m": 1, "warpgroups_n": 1, "block_m": 64, "waves_in_flight": 1},
+            "registers are left to give waves different ones",
+        ),
         ({"n": 7169, "c": Addend.FLOAT32, "store": StoreKind.TMA}, "would cross the end of a row"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

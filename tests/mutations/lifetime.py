@@ -28,6 +28,8 @@ _EMULATED = (
 _TWO_TILES = ("tests/gpu/test_masked.py::test_any_counts[576-272-300-counts2-two tiles]", *STRESS_GROUPED)
 _FAULT_15 = "tests/gpu/faults/programmatic.py::test_fault_15_programmatic_launch_changes_no_bit"
 
+_NO_INSTRUCTION = "sm_90a has no instruction for this fence; the barrier that follows is arrived at when it is done"
+
 MUTANTS = (
     race(
         "barriers-used-before-they-are-there",
@@ -105,7 +107,16 @@ MUTANTS = (
         (),
         gpu=False,
         sample="cluster_m",
-        same_code="sm_90a has no instruction for this fence; the barrier that follows is arrived at when it is done",
+        same_code=_NO_INSTRUCTION,
+    ),
+    Mutant(
+        "barriers-fenced-by-another",
+        "a warp that has not initialised the barriers makes its own, of which there are none, visible",
+        (Edit(_DENSE, _FENCE, _FENCE.replace("ptx", "if (warp == 0) ptx")),),
+        (),
+        gpu=False,
+        sample="cluster_m",
+        same_code=_NO_INSTRUCTION,
     ),
     Mutant(
         "previous-grids-not-awaited",

@@ -59,6 +59,7 @@ BROKEN = {
     "cluster has one or two CTAs, not 1 x 3": (replace(LEGAL, cluster_n=3), TMA),
     "waves are in flight, not 0": (replace(LEGAL, waves_in_flight=0), TMA),
     "waves are in flight, not 3": (replace(LEGAL, block_n=64, waves_in_flight=3), TMA),
+    "two consumer warpgroups, has one": (TileConfig(64, 64, 4, warpgroups_m=1), TMA, Scaling.ROW),
     "320 registers for promotion": (TileConfig(256, 256, 2), PREDICATED),
     "240 registers for promotion": (TileConfig(128, 160, 2, waves_in_flight=2), TMA),
     "256 registers for promotion": (replace(LEGAL, block_m=256, stages=2), TMA, Scaling.ROW),

@@ -26,6 +26,7 @@ public:
     /// Whether a stage is handed back one K block late.
     static constexpr bool kHoldsBack = Config::kScaling == Scaling::kRow && Config::kWavesInFlight == 1;
     static_assert(!kHoldsBack || Config::kStages > 1, "no stage is left for the next K block");
+    static_assert(!kHoldsBack || TileShape<Config>::kWarpgroups > 1, "registers are left to give waves different ones");
 
 private:
     uint32_t lane_;
