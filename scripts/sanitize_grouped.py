@@ -173,7 +173,7 @@ class Ranges:
 
 def grouped() -> Iterator[GroupedProduct | Ranges]:
     """Both orientations and stores of rows, contiguous and masked; columns with C and without; and ranges."""
-    ordinary, wide = TileConfig(64, 64, 3, warpgroups_m=1), TileConfig(128, 64, 3)
+    ordinary, wide = TileConfig(64, 64, 3, 1, 1, 1, waves_in_flight=2), TileConfig(128, 64, 3)
     swapped, shared = SwapAbConfig(16, 32, 2, warpgroups_k=2), SwapAbConfig(8, 16, 4)
     contiguous, masked, columns = Grouping.CONTIGUOUS, Grouping.MASKED, Grouping.COLUMNS
     float16, float32, predicated = OutputType.FLOAT16, OutputType.FLOAT32, StoreKind.PREDICATED

@@ -221,8 +221,7 @@ def violations(
     if config.staging_slots < 1:
         found.append(f"{config.staging_slots} staging slots cannot hold a part of the output")
     if config.staging_cols not in (STAGING_COLS, STAGED_LINE_BYTES // output.bytes):
-        staged = f"{config.staging_cols} staged columns"
-        found.append(f"{staged} are neither {STAGING_COLS} nor a line of {STAGED_LINE_BYTES} bytes")
+        found.append(f"{config.staging_cols} staged columns are neither {STAGING_COLS} nor {STAGED_LINE_BYTES} bytes")
     if config.waves_in_flight not in (1, 2):
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
     if scaling is Scaling.ROW and config.warpgroups * config.waves_in_flight == 1:

@@ -83,8 +83,8 @@ struct Write {
 struct Barrier {
     uint32_t expected, pending, phases;
     int64_t bytes;
-    uint32_t initialized_by;  ///< a thread of the cluster
-    bool visible;             ///< to the engine of copies: that thread has fenced since
+    uint32_t initialized_by;
+    bool visible;  ///< to the engine of copies, since that thread has fenced
 };
 struct Meeting {
     uint32_t here, times;
@@ -125,7 +125,6 @@ inline const void* body_params;
 inline uint32_t rank() {
     return current / count;
 }
-
 inline Thread& self() {
     return threads[current];
 }

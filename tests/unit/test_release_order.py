@@ -211,7 +211,6 @@ def test_what_hangs_and_what_is_late_is_told_apart() -> None:
 
 def test_the_calls_play_the_deepest_rings_of_one_and_of_two_consumer_warpgroups() -> None:
     tiles = {str(variant): variant.tile(named_chip("h200")) for variant in reused_stages.VARIANTS}
-    assert len(tiles) == 8
     for name, tile in tiles.items():
         assert tile == ("128x64-s8-c1x1" if "batch-invariant" in name else "64x96-s8-c1x1"), name
 
