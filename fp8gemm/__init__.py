@@ -102,7 +102,7 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 """The module of each public name."""
 
-_MODULES = ("errors", "nn", "ops", "reference", "routing", "settings")
+_MODULES = ("errors", "nn", "ops", "parallel", "reference", "routing", "settings")
 """Modules that need no import of their own."""
 
 

@@ -1,9 +1,9 @@
 """The operators ``torch.ops.fp8gemm``: what `torch.compile` and `torch.export` see of this package.
 
 Each is the function of the same name, as a node of a graph. An operator computes on CPU and CUDA tensors, has a fake
-kernel that tells shapes and strides and refuses what cannot be, and is for inference only: with gradients enabled, an
-input that requires one is an error. The ``_out`` forms write to memory of the caller's. What they compute with
-`fp8gemm.products` hands in, by `register`.
+kernel that tells shapes and strides and refuses what cannot be, and rules for DTensors (`fp8gemm.ops.sharding`). It is
+for inference only: with gradients enabled, an input that requires one is an error. The ``_out`` forms write to memory
+of the caller's. What they compute with `fp8gemm.products` hands in, by `register`.
 
 NOTE: `Library.define` and `impl`, because `torch.library.custom_op` cost 10 us a call where these cost 1.4. To register
 them is part of ``import fp8gemm``; the fake kernels are imported by their first call.
@@ -11,7 +11,8 @@ them is part of ``import fp8gemm``; the fake kernels are imported by their first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -67,6 +68,7 @@ def _inference_only(op: Any) -> Function:
     names = [argument.name for argument in op._schema.arguments]
 
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
+        heed_dtensors((*args, *options.values()))
         for name, value in (*zip(names, args, strict=False), *options.items()):
             if isinstance(value, Tensor) and value.requires_grad:
                 from fp8gemm.checks.tensors import check_no_gradient  # here, because to register is to be quick
@@ -75,6 +77,13 @@ def _inference_only(op: Any) -> Function:
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
 
     return kernel
+
+
+def heed_dtensors(operands: Iterable[object]) -> None:
+    """Make the operators known to DTensor if one of ``operands`` is one. Whoever has one has imported its module."""
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    if kind is not None and any(isinstance(operand, kind) for operand in operands):
+        import fp8gemm.ops.sharding  # noqa: F401
 
 
 def _fake(name: str) -> Function:

@@ -9,6 +9,7 @@ from torch.nn import Parameter
 
 from fp8gemm.checks.tensors import described
 from fp8gemm.errors import InputError
+from fp8gemm.ops import heed_dtensors
 
 _PLAIN = frozenset((Tensor, Parameter))
 """Types of tensors that are no more than memory."""
@@ -67,4 +68,5 @@ def goes_to_operator(
         if not is_missing and not isinstance(operand, Tensor):
             wanted = "a torch.Tensor or None" if name.endswith("?") else "a torch.Tensor"
             raise InputError(f"{name.rstrip('?')}: expected {wanted}, got {described(operand)}")
+    heed_dtensors((first, second, third, fourth, fifth, sixth, seventh))
     return True

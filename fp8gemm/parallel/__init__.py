@@ -1,0 +1,8 @@
+"""Layers on several GPUs, as torch.distributed has them: styles for `parallelize_module`, and gathers of FP8 rows."""
+
+from torch.distributed.tensor.parallel import SequenceParallel
+
+from fp8gemm.parallel.collectives import gather_quantized
+from fp8gemm.parallel.styles import ColwiseParallel, RowwiseParallel
+
+__all__ = ["ColwiseParallel", "RowwiseParallel", "SequenceParallel", "gather_quantized"]

@@ -1,0 +1,204 @@
+"""Linear layers of which each rank of a mesh has whole blocks of the weight.
+
+The parameters are DTensors, for whoever saves, loads or shards them further. The product is of this rank's own tensors,
+with its own plan, so that DTensor costs nothing when the layer is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from fp8gemm.errors import InputError
+from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT
+from fp8gemm.nn.linear import Fp8Linear, Terms
+from fp8gemm.parallel.blocks import check_whole_blocks, distributed
+from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
+
+_FEATURES = ("out_features", "in_features")
+"""By the weight's dimension."""
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How a layer's input comes and its output goes.
+
+    Attributes:
+        mesh: of one dimension.
+        given: placement of inputs that are no DTensors.
+        wanted: placement of the output.
+        local: whether the output is this rank's tensor, else a DTensor.
+    """
+
+    mesh: DeviceMesh
+    given: Placement
+    wanted: Placement
+    local: bool
+
+
+class ParallelLinear(Fp8Linear):
+    """What both kinds have in common. Layers become one by `parallelize`, they are not constructed."""
+
+    _layouts: Layouts
+    _group: ProcessGroup
+    _divided: int
+    """The weight's dimension of which ranks have parts: 0, N, or 1, K."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's output.
+
+        Args:
+            x: (..., K) as in `Fp8Linear.forward`, placed as ``input_layouts`` says or as the DTensor that it is.
+
+        Returns:
+            (..., N) of x's dtype, placed as ``output_layouts`` says.
+
+        Raises:
+            InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
+        """
+        raise NotImplementedError
+
+    def forward_quantized(
+        self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
+    ) -> Tensor:
+        """As in `Fp8Linear`, of the rows, and with K divided the columns, that this rank multiplies."""
+        return self._placed(super().forward_quantized(a, scales_a, out_dtype=out_dtype))
+
+    def _placed(self, product: Tensor) -> Tensor:
+        """This rank's product as the layer's output."""
+        return given_away(product, Partial() if self._divided else Shard(-1), self._layouts, self._group)
+
+    def _tensors(self) -> Terms:
+        weight, scales, bias = super()._tensors()
+        if not isinstance(weight, DTensor) or weight.device_mesh != self._layouts.mesh:
+            return weight, scales, bias  # sharded further: whoever gathers it puts another in its place
+        # One rank adds the bias to the sum.
+        adds = self._divided == 0 or self._layouts.mesh.get_local_rank() == 0
+        return local(weight), local(scales), None if bias is None or not adds else local(bias)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {_FEATURES[self._divided]} divided by {self._layouts.mesh.size()}"
+
+
+class ColwiseLinear(ParallelLinear):
+    """Each rank has rows of the weight: it multiplies all of x, and has some columns of the output."""
+
+    _divided = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, place = received(x, self._layouts)
+        terms = self._tensors()
+        if isinstance(place, Shard) and place.dim % x.dim() < x.dim() - 1:
+            codes, scales = gather_quantized(x, self._group, dim=place.dim)
+            k, blocks = codes.shape[-1], scales.shape[-1]
+            product = self._product_of_codes(codes.reshape(-1, k), scales.reshape(-1, blocks), terms, x.dtype)
+            return self._placed(product.unflatten(0, codes.shape[:-1]))
+        if isinstance(place, Shard):
+            x = gathered(x, -1, self._group)
+        elif not isinstance(place, Replicate):
+            x = redistributed(x, place, Replicate(), self._layouts.mesh)
+        return self._placed(self._product(x, *terms))
+
+
+class RowwiseLinear(ParallelLinear):
+    """Each rank has columns of the weight: it multiplies its columns of x, and has a part of each sum."""
+
+    _divided = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, place = received(x, self._layouts)
+        mesh = self._layouts.mesh
+        if isinstance(place, Replicate):
+            x = x.chunk(mesh.size(), dim=-1)[mesh.get_local_rank()]
+        elif not (isinstance(place, Shard) and place.dim % x.dim() == x.dim() - 1):
+            x = redistributed(x, place, Shard(x.dim() - 1), mesh)
+        return self._placed(self._product(x, *self._tensors()))
+
+
+def received(x: Tensor, layouts: Layouts) -> tuple[Tensor, Placement]:
+    """This rank's part of an input, and how the whole is placed."""
+    if not isinstance(x, DTensor):
+        return x, layouts.given
+    if x.device_mesh != layouts.mesh:
+        raise InputError(f"x: expected a DTensor on the layer's mesh, {layouts.mesh}, got one on {x.device_mesh}")
+    (place,) = x.placements
+    if isinstance(place, Shard) and x.shape[place.dim] % layouts.mesh.size():  # parts of different sizes
+        x, place = x.redistribute(placements=[Replicate()]), Replicate()
+    return x.to_local(), place
+
+
+def given_away(x: Tensor, place: Placement, layouts: Layouts, group: ProcessGroup) -> Tensor:
+    """A product of this rank, placed as ``place`` says, as the output that ``layouts`` asks for."""
+    last = x.dim() - 1
+    wanted = layouts.wanted
+    if isinstance(wanted, Shard):
+        wanted = Shard(wanted.dim % x.dim())
+    if isinstance(place, Shard):
+        place = Shard(last)
+    if isinstance(place, Partial) and isinstance(wanted, Replicate):
+        x = summed(x, group)
+    elif isinstance(place, Partial) and isinstance(wanted, Shard) and x.shape[wanted.dim] % layouts.mesh.size() == 0:
+        x = summed_part(x, wanted.dim, group)
+    elif isinstance(place, Shard) and isinstance(wanted, Replicate):
+        x = gathered(x, last, group)
+    elif place != wanted:
+        x = redistributed(x, place, wanted, layouts.mesh)
+    return x if layouts.local else DTensor.from_local(x, layouts.mesh, [wanted], run_check=False)
+
+
+def redistributed(x: Tensor, place: Placement, wanted: Placement, mesh: DeviceMesh) -> Tensor:
+    """As torch moves it, from any placement to any."""
+    whole = DTensor.from_local(x, mesh, [place], run_check=False)
+    moved: Tensor = whole.redistribute(placements=[wanted]).to_local()
+    return moved
+
+
+def local(parameter: Tensor) -> Tensor:
+    """This rank's part of a DTensor: always the same object, and no node of a graph when nobody traces."""
+    if is_dynamo_compiling():
+        traced: Tensor = parameter.to_local()  # type: ignore[attr-defined]
+        return traced
+    part: Tensor = parameter._local_tensor  # type: ignore[attr-defined]
+    return part
+
+
+def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, source: int | None) -> Fp8Linear:
+    """Make a layer one of which each rank of the mesh has whole blocks; nothing is changed if it can't be.
+
+    Args:
+        layer: which.
+        kind: `ColwiseLinear` or `RowwiseLinear`.
+        layouts: its mesh, input and output.
+        source: the rank of the mesh whose values are sent to all; None where each rank has them.
+
+    Raises:
+        InputError: a mesh of several dimensions, a layer that is divided already, or a size that is not of whole blocks
+            for each rank.
+    """
+    mesh, dim = layouts.mesh, kind._divided
+    if mesh.ndim != 1:
+        raise InputError(f"device_mesh: expected one dimension, got {mesh.ndim}; give a slice of it, mesh['tp'] say")
+    if isinstance(layer.weight, DTensor):
+        raise InputError(
+            "module: expected a layer that is not divided among ranks yet, got one whose weight is a DTensor"
+        )
+    check_whole_blocks(_FEATURES[dim], (layer.out_features, layer.in_features)[dim], mesh.size())
+    places: dict[str, Placement] = {WEIGHT: Shard(dim), SCALES: Shard(dim), BIAS: Replicate() if dim else Shard(0)}
+    for name, parameter in list(layer.named_parameters(recurse=False)):
+        setattr(layer, name, distributed(parameter, mesh, places[name], source))
+    of = type(layer)  # which may have methods of its own
+    layer.__class__ = kind if of is Fp8Linear else _CLASSES.setdefault((kind, of), type(of.__name__, (kind, of), {}))
+    assert isinstance(layer, ParallelLinear)
+    layer._layouts, layer._group = layouts, mesh.get_group()
+    layer._prepare()
+    return layer
+
+
+_CLASSES: dict[tuple[type, type], type] = {}
+"""Of divided layers that were of another class than `Fp8Linear`."""

@@ -1,0 +1,66 @@
+"""Styles for `torch.distributed.tensor.parallel.parallelize_module` that know our layers.
+
+Keywords and defaults are torch's, and so is what becomes of layers that are not ours.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import parallel
+
+from fp8gemm.nn.linear import Fp8Linear
+from fp8gemm.parallel.linear import ColwiseLinear, Layouts, ParallelLinear, RowwiseLinear, parallelize
+
+
+class ColwiseParallel(parallel.ColwiseParallel):
+    """Each rank has rows of the weight of an `fp8gemm.nn.Fp8Linear`, and columns of its output.
+
+    An input that is sharded along other dimensions than its last is quantised where it is, and gathered in FP8. Weight
+    and scales are divided together, whole blocks only.
+
+    Args:
+        input_layouts: placement of inputs that are no DTensors, `Replicate` by default.
+        output_layouts: placement of the output, ``Shard(-1)`` by default.
+        use_local_output: whether the output is a tensor, this rank's, else a DTensor.
+
+    Raises (when `parallelize_module` applies it):
+        InputError: the layer's N is not a multiple of 128 for each rank; nothing was changed.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if isinstance(module, Fp8Linear):
+            return _parallelized(module, ColwiseLinear, self, device_mesh)
+        return super()._apply(module, device_mesh)
+
+
+class RowwiseParallel(parallel.RowwiseParallel):
+    """Each rank has columns of the weight of an `fp8gemm.nn.Fp8Linear`, and a part of each sum of its output.
+
+    The parts, rounded to the output's dtype, are summed by an all-reduce, or a reduce-scatter where the output is
+    sharded. The bias is added by one rank, ahead of the rounding.
+
+    Args:
+        input_layouts: placement of inputs that are no DTensors, ``Shard(-1)`` by default.
+        output_layouts: placement of the output, `Replicate` by default.
+        use_local_output: whether the output is a tensor, this rank's, else a DTensor.
+
+    Raises (when `parallelize_module` applies it):
+        InputError: the layer's K is not a multiple of 128 for each rank; nothing was changed.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if isinstance(module, Fp8Linear):
+            return _parallelized(module, RowwiseLinear, self, device_mesh)
+        return super()._apply(module, device_mesh)
+
+
+def _parallelized(
+    layer: Fp8Linear,
+    kind: type[ParallelLinear],
+    style: ColwiseParallel | RowwiseParallel,
+    mesh: DeviceMesh,
+) -> Fp8Linear:
+    (given,), (wanted,) = style.input_layouts, style.output_layouts
+    source = getattr(style, "src_data_rank", 0)  # newer than torch 2.6
+    return parallelize(layer, kind, Layouts(mesh, given, wanted, style.use_local_output), source)

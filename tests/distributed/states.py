@@ -1,0 +1,135 @@
+"""Divided layers that move, that FSDP2 divides further, and that other numbers of ranks load than have saved them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import parallelize_module
+
+from fp8gemm.errors import InputError
+from fp8gemm.nn import Fp8Experts
+from fp8gemm.parallel import ColwiseParallel, RowwiseParallel
+from tests.distributed.models import SENT, Mlp, error, inputs, mlp, same
+from tests.distributed.world import Check, Rank
+
+
+def divided(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def same_values(model: Mlp, right: Mlp) -> None:
+    """Each rank's parts are those of ``right``, to the bit."""
+    for (name, one), (_, other) in zip(model.named_parameters(), right.named_parameters(), strict=True):
+        found, whole = (each.detach() for each in (one, other))
+        if isinstance(found, DTensor):
+            wanted = [whole]
+            for size, rank, place in zip(
+                found.device_mesh.shape, found.device_mesh.get_coordinate(), found.placements, strict=True
+            ):
+                wanted = [each.chunk(size, place.dim)[rank] if place.is_shard() else each for each in wanted]
+            found, whole = found.to_local(), wanted[0]
+        assert same(found, whole), name
+
+
+def layers_move_and_keep_their_values(world: Rank) -> None:
+    model, x = mlp(), inputs(4)
+    divided(model, world.mesh())
+    right = model(x)
+    for _ in range(2):
+        model.half().to(torch.bfloat16)
+    same_values(model, mlp())
+    assert torch.equal(model(x), right)
+    model.load_state_dict(model.state_dict())
+    assert torch.equal(model(x), right)
+    model.load_state_dict(model.state_dict(), assign=True)
+    assert torch.equal(model(x), right)
+
+
+def whole_layers_are_sharded_by_fsdp(world: Rank) -> None:
+    right, model, x = mlp(), mlp(), inputs(4)
+    for each in (model.up, model.down, model):
+        fully_shard(each, mesh=world.mesh())
+    settled = []
+    model.up.register_forward_hook(lambda up, *_: settled.append(up._plan.is_settled(up.weight)))
+    for _ in range(2):
+        assert torch.equal(model(x), right(x))
+    assert settled == [False, False]  # its memory is written by each gather
+    torch.manual_seed(4)
+    weights = torch.randn(4, 256, 128).bfloat16(), torch.randn(4, 128, 128).bfloat16()
+    plain, experts = (Fp8Experts.from_bfloat16(*weights) for _ in range(2))
+    fully_shard(experts, mesh=world.mesh())
+    routed = inputs(6, columns=128), torch.tensor([[0, 1], [2, 3]] * 3), torch.full((6, 2), 0.5)
+    assert torch.equal(experts(*routed), plain(*routed))
+    model = mlp()
+    fully_shard(model.up, mesh=world.mesh(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    with pytest.raises(InputError, match="param_dtype"):
+        model.up(x)
+
+
+def divided_layers_are_sharded_by_fsdp(world: Rank) -> None:
+    right, model, x = mlp(), mlp(), inputs(4)
+    mesh = world.mesh(2, world.ranks // 2, names=("dp", "tp"))
+    divided(model, mesh["tp"])
+    for each in (model.up, model.down, model):
+        fully_shard(each, mesh=mesh["dp"])
+    for _ in range(2):
+        assert error(model(x), right(x)) < SENT
+    assert model.up.weight.device_mesh.ndim == 2
+
+
+def _saved(world: Rank, mesh: DeviceMesh, name: str) -> None:
+    model = mlp()
+    divided(model, mesh)
+    dcp.save({"model": model.state_dict()}, checkpoint_id=str(world.kept / name))
+
+
+def load(path: Path, model: Mlp) -> None:
+    """Into what ``model`` has, wherever its parts are."""
+    state: dict[str, Any] = {"model": model.state_dict()}
+    dcp.load(state, checkpoint_id=str(path))
+    model.load_state_dict(state["model"])
+
+
+def saved_by_two(world: Rank) -> None:
+    _saved(world, world.mesh(), "of two")
+
+
+def loaded_by_four(world: Rank) -> None:
+    with torch.device("meta"):
+        model = Mlp()
+    divided(model, world.mesh())
+    model.to_empty(device="cpu")
+    load(world.kept / "of two", model)
+    same_values(model, mlp())
+    assert error(model(inputs(4)), mlp()(inputs(4))) < SENT
+    dcp.save({"model": model.state_dict()}, checkpoint_id=str(world.kept / "of four"))
+
+
+def a_rank_that_dies_is_an_error(world: Rank) -> None:
+    """Of the others, and soon. By itself in its world, which it ends."""
+    model = mlp()
+    divided(model, world.mesh())
+    if world.number == 1:
+        (world.kept / "died").touch()
+        os._exit(3)
+    with pytest.raises(RuntimeError, match="(?i)connection|peer|timed out"):
+        model(inputs(4))
+    (world.kept / "noticed").touch()
+    os._exit(0)  # a group of which a rank is gone would not be left
+
+
+CHECKS: tuple[Check, ...] = (
+    layers_move_and_keep_their_values,
+    whole_layers_are_sharded_by_fsdp,
+)
+OF_TWO: tuple[Check, ...] = (saved_by_two,)
+OF_FOUR: tuple[Check, ...] = (divided_layers_are_sharded_by_fsdp, loaded_by_four)
