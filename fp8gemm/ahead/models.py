@@ -61,14 +61,16 @@ def demand_of_model(
 
 def problems_of_layer(layer: Fp8Linear, max_m: int | None) -> list[Problem]:
     """What a layer asks for, each with the largest M."""
-    bias = Addend.NONE if layer.bias is None else Addend(str(layer.bias.dtype).removeprefix("torch."))
+    weight, _, added = layer.operands()
+    bias = Addend.NONE if added is None else Addend(str(added.dtype).removeprefix("torch."))
     variants = Variants(
         outputs=(parse_output(layer.input_dtype),),
         epilogues=(epilogue_text(Addend.NONE, bias),),
         static_weights=(True,),
         batch_invariant=layer.batch_invariant,
     )
-    return variants.problems(layer.out_features, layer.in_features, layer.max_m if max_m is None else max_m)
+    n, k = weight.shape
+    return variants.problems(n, k, layer.max_m if max_m is None else max_m)
 
 
 def problems_of_experts(block: Fp8Experts, max_m: int | None, output: OutputType) -> list[GroupedProblem]:

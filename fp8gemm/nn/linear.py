@@ -190,10 +190,11 @@ class Fp8Linear(nn.Module):
         Raises:
             InputError: as `fp8gemm.gemm`, in whose words ``b`` and ``scales_b`` are the layer's weight and scales.
         """
-        return self._product_of_codes(a, scales_a, self._tensors(), out_dtype)
+        return self._product_of_codes(a, scales_a, self.operands(), out_dtype)
 
-    def _tensors(self) -> Terms:
-        """What is multiplied by: weight, scales, bias."""
+    def operands(self) -> Terms:
+        """What is multiplied by and added here: weight, scales, bias or None. A layer that is divided among ranks has
+        more than these."""
         return self.weight, self.weight_scale_inv, self.bias
 
     def _product(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
@@ -227,7 +228,7 @@ class Fp8Linear(nn.Module):
         NOTE: the layer promises its kernels a static weight, one that no kernel writes while they run: this one, and
         none that is put in its place, as FSDP does with what it gathers for each call.
         """
-        weight, scales, bias = self._tensors()
+        weight, scales, bias = self.operands()
         if not is_plain(weight):  # but sharded: whoever gathers it has another tensor to multiply by
             return
         self._plan.settle(weight)

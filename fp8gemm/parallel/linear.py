@@ -7,10 +7,10 @@ with its own plan, so that DTensor costs nothing when the layer is called.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -49,6 +49,8 @@ class ParallelLinear(Fp8Linear):
     _group: ProcessGroup
     _divided: int
     """The weight's dimension of which ranks have parts: 0, N, or 1, K."""
+    _adds_bias: bool
+    """Whether this rank does: one of those that have parts of a sum."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output.
@@ -72,15 +74,15 @@ class ParallelLinear(Fp8Linear):
 
     def _placed(self, product: Tensor) -> Tensor:
         """This rank's product as the layer's output."""
-        return given_away(product, Partial() if self._divided else Shard(-1), self._layouts, self._group)
+        return given_away(product, self._layouts, self._group, is_part_of_sum=self._divided == 1)
 
-    def _tensors(self) -> Terms:
-        weight, scales, bias = super()._tensors()
-        if not isinstance(weight, DTensor) or weight.device_mesh != self._layouts.mesh:
+    def operands(self) -> Terms:
+        parameters: Any = self._parameters  # to look up each of them by name takes longer
+        weight, scales, bias = parameters[WEIGHT], parameters[SCALES], parameters[BIAS]
+        mesh = self._layouts.mesh
+        if not isinstance(weight, DTensor) or not (weight.device_mesh is mesh or weight.device_mesh == mesh):
             return weight, scales, bias  # sharded further: whoever gathers it puts another in its place
-        # One rank adds the bias to the sum.
-        adds = self._divided == 0 or self._layouts.mesh.get_local_rank() == 0
-        return local(weight), local(scales), None if bias is None or not adds else local(bias)
+        return local(weight), local(scales), None if bias is None or not self._adds_bias else local(bias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {_FEATURES[self._divided]} divided by {self._layouts.mesh.size()}"
@@ -93,7 +95,7 @@ class ColwiseLinear(ParallelLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         x, place = received(x, self._layouts)
-        terms = self._tensors()
+        terms = self.operands()
         if isinstance(place, Shard) and place.dim % x.dim() < x.dim() - 1:
             codes, scales = gather_quantized(x, self._group, dim=place.dim)
             k, blocks = codes.shape[-1], scales.shape[-1]
@@ -118,7 +120,7 @@ class RowwiseLinear(ParallelLinear):
             x = x.chunk(mesh.size(), dim=-1)[mesh.get_local_rank()]
         elif not (isinstance(place, Shard) and place.dim % x.dim() == x.dim() - 1):
             x = redistributed(x, place, Shard(x.dim() - 1), mesh)
-        return self._placed(self._product(x, *self._tensors()))
+        return self._placed(self._product(x, *self.operands()))
 
 
 def received(x: Tensor, layouts: Layouts) -> tuple[Tensor, Placement]:
@@ -133,22 +135,21 @@ def received(x: Tensor, layouts: Layouts) -> tuple[Tensor, Placement]:
     return x.to_local(), place
 
 
-def given_away(x: Tensor, place: Placement, layouts: Layouts, group: ProcessGroup) -> Tensor:
-    """A product of this rank, placed as ``place`` says, as the output that ``layouts`` asks for."""
-    last = x.dim() - 1
-    wanted = layouts.wanted
-    if isinstance(wanted, Shard):
-        wanted = Shard(wanted.dim % x.dim())
-    if isinstance(place, Shard):
-        place = Shard(last)
-    if isinstance(place, Partial) and isinstance(wanted, Replicate):
-        x = summed(x, group)
-    elif isinstance(place, Partial) and isinstance(wanted, Shard) and x.shape[wanted.dim] % layouts.mesh.size() == 0:
-        x = summed_part(x, wanted.dim, group)
-    elif isinstance(place, Shard) and isinstance(wanted, Replicate):
+def given_away(x: Tensor, layouts: Layouts, group: ProcessGroup, *, is_part_of_sum: bool) -> Tensor:
+    """A product of this rank, which has some columns of the whole or a part of each sum, as ``layouts`` asks for it."""
+    wanted, last = layouts.wanted, x.dim() - 1
+    dim = wanted.dim % x.dim() if isinstance(wanted, Shard) else None
+    if is_part_of_sum:
+        if isinstance(wanted, Replicate):
+            x = summed(x, group)
+        elif dim is not None and x.shape[dim] % layouts.mesh.size() == 0:
+            x = summed_part(x, dim, group)
+        elif not isinstance(wanted, Partial):
+            x = redistributed(x, Partial(), wanted, layouts.mesh)
+    elif isinstance(wanted, Replicate):
         x = gathered(x, last, group)
-    elif place != wanted:
-        x = redistributed(x, place, wanted, layouts.mesh)
+    elif dim != last:
+        x = redistributed(x, Shard(last), wanted, layouts.mesh)
     return x if layouts.local else DTensor.from_local(x, layouts.mesh, [wanted], run_check=False)
 
 
@@ -159,12 +160,12 @@ def redistributed(x: Tensor, place: Placement, wanted: Placement, mesh: DeviceMe
     return moved
 
 
-def local(parameter: Tensor) -> Tensor:
-    """This rank's part of a DTensor: always the same object, and no node of a graph when nobody traces."""
-    if is_dynamo_compiling():
-        traced: Tensor = parameter.to_local()  # type: ignore[attr-defined]
-        return traced
-    part: Tensor = parameter._local_tensor  # type: ignore[attr-defined]
+def local(parameter: DTensor) -> Tensor:
+    """This rank's part: always the same object, so that the plan knows it.
+
+    NOTE: ``to_local`` makes another each time while gradients are enabled, and is a node of a compiled graph.
+    """
+    part: Tensor = parameter._local_tensor
     return part
 
 
@@ -196,6 +197,7 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
     layer.__class__ = kind if of is Fp8Linear else _CLASSES.setdefault((kind, of), type(of.__name__, (kind, of), {}))
     assert isinstance(layer, ParallelLinear)
     layer._layouts, layer._group = layouts, mesh.get_group()
+    layer._adds_bias = dim == 0 or mesh.get_local_rank() == 0
     layer._prepare()
     return layer
 

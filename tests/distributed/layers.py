@@ -11,9 +11,11 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.parallel import parallelize_module
 
 import fp8gemm
+from fp8gemm.ahead.models import problems_of_layer
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, gather_quantized
+from fp8gemm.tuning.problem import Addend
 from tests.distributed.models import HIDDEN, SENT, WIDE, error, inputs, mlp, part, same, sent
 from tests.distributed.world import Check, Rank
 
@@ -39,7 +41,8 @@ def columns_have_the_bits_of_one_process(world: Rank) -> None:
         assert model.up.weight_scale_inv.to_local().shape == (WIDE // 128 // world.ranks, HIDDEN // 128)
         assert f"out_features divided by {world.ranks}" in repr(model.up)
         # The plan is of what this rank has, and its weight is known to be static.
-        assert model.up._plan.is_settled(model.up._tensors()[0]) and not isinstance(model.up._tensors()[0], DTensor)
+        weight, *_ = model.up.operands()
+        assert model.up._plan.is_settled(weight) and not isinstance(weight, DTensor)
 
 
 def sums_of_rows_are_as_good_as_their_parts(world: Rank) -> None:
@@ -165,6 +168,17 @@ def what_does_not_fit_is_refused_unchanged(world: Rank) -> None:
         layer(DTensor.from_local(inputs(3), flat, [Replicate()], run_check=False))
 
 
+def warmups_are_of_what_a_rank_has(world: Rank) -> None:
+    model = mlp()
+    divided(world, model)
+    with_bias = Addend.BFLOAT16 if world.number == 0 else Addend.NONE
+    for layer, n, k, bias in (
+        (model.up, WIDE // world.ranks, HIDDEN, Addend.BFLOAT16),
+        (model.down, HIDDEN, WIDE // world.ranks, with_bias),
+    ):
+        assert {(each.n, each.k, each.bias) for each in problems_of_layer(layer, 64)} == {(n, k, bias)}
+
+
 def other_layers_are_torchs(world: Rank) -> None:
     mesh = world.mesh()
     torch.manual_seed(3)
@@ -200,6 +214,7 @@ CHECKS: tuple[Check, ...] = (
     any_placement_comes_and_goes,
     parts_of_different_sizes,
     what_does_not_fit_is_refused_unchanged,
+    warmups_are_of_what_a_rank_has,
     other_layers_are_torchs,
     compiled_layers_have_the_same_bits,
 )

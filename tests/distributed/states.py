@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -95,7 +96,7 @@ def _saved(world: Rank, mesh: DeviceMesh, name: str) -> None:
 def load(path: Path, model: Mlp) -> None:
     """Into what ``model`` has, wherever its parts are."""
     state: dict[str, Any] = {"model": model.state_dict()}
-    dcp.load(state, checkpoint_id=str(path))
+    dcp.load(state, checkpoint_id=str(path), no_dist=not dist.is_initialized())
     model.load_state_dict(state["model"])
 
 
