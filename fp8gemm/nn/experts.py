@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
@@ -150,25 +151,9 @@ class Fp8Experts(nn.Module):
         first_expert: int,
         batch_invariant: bool | None,
     ) -> Fp8Experts:
-        check_dense(DOWN, down[0])
-        count = down[0].shape[0] if down[0].dim() == 3 else 0
-        shape = ExpertsShape(
-            num_experts=count if num_experts is None else num_experts,
-            first_expert=first_expert,
-            num_local_experts=count,
-            hidden_size=down[0].shape[-2] if count else 0,
-            intermediate_size=down[0].shape[-1] if count else 0,
-        )
+        shape = ExpertsShape.of(down[0], num_experts, first_expert)
         merged = checked_weights(gate_up, down, shape)
-        block = cls(
-            shape.num_experts,
-            shape.hidden_size,
-            shape.intermediate_size,
-            first_expert=first_expert,
-            num_local_experts=count,
-            device="meta",
-            batch_invariant=batch_invariant,
-        )
+        block = cls(**asdict(shape), device="meta", batch_invariant=batch_invariant)
         for name, weight in zip((GATE_UP, DOWN), merged, strict=True):
             setattr(block, name, frozen(weight.codes))
             setattr(block, name + SCALES, frozen(weight.scales))
@@ -189,19 +174,35 @@ class Fp8Experts(nn.Module):
         Raises:
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
-        device = self.gate_up_proj.device
-        check_tensor("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
-        check_dense("expert_ids", expert_ids)
-        shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
-        check_tensor("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
-        check_tensor("weights", weights, _FLOATS, shape, "(T, top_k)", device)
-        quantized = quantize_activation(hidden if hidden.stride(1) == 1 else hidden.contiguous())
-        tokens = permute(*quantized, expert_ids, self.num_local_experts, first_expert=self.first_expert)
-        rows_of_an_expert = max(1, -(-expert_ids.numel() // self.num_experts))
-        options = {**self._options(hidden.dtype, rows_of_an_expert), "offsets": tokens.offsets}
-        gate_up = gemm_grouped(tokens.codes, tokens.scales, *self._weights(GATE_UP), **options)
-        y = gemm_grouped(*quantize_silu_mul(gate_up), *self._weights(DOWN), **options)
-        return unpermute(y, tokens.permutation, weights)
+        self._check_routed(hidden, expert_ids, weights)
+        options = self._options_of(hidden.dtype, expert_ids)
+        return self._of_tokens(*quantize_activation(_rows(hidden)), expert_ids, weights, options)
+
+    def forward_sorted(
+        self, x: Tensor, offsets: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
+    ) -> Tensor:
+        """Each expert's output for rows that are sorted by expert already, one behind the other.
+
+        Args:
+            x: (M, H) bfloat16, float16 or float32; or float8_e4m3fn codes, with ``scales``. M may be 0.
+            offsets: (G + 1,) int32 or int64, ascending: rows ``offsets[g]`` to ``offsets[g + 1]`` are those of expert g
+                here. Rows of none are not read.
+            scales: (M, ceil(H/128)) float32, best MN-major.
+            expected_m: as in `fp8gemm.gemm_grouped`.
+
+        Returns:
+            (M, H) of x's dtype, bfloat16 for codes; rows of no expert hold anything.
+
+        Raises:
+            InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
+        """
+        groups, device = self.num_local_experts, self.gate_up_proj.device
+        dtypes = INPUTS if scales is None else (CODES,)
+        check_tensor("x", x, dtypes, (None, self.hidden_size), "(M, H)", device)
+        check_tensor("offsets", offsets, INTEGERS, (groups + 1,), "(G + 1,)", device)
+        options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
+        codes, scales = quantize_activation(_rows(x)) if scales is None else (x, scales)
+        return self._of_sorted(codes, scales, offsets, options)
 
     def forward_masked(
         self, x: Tensor, counts: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -224,13 +225,30 @@ class Fp8Experts(nn.Module):
         dtypes = INPUTS if scales is None else (CODES,)
         check_tensor("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
         check_tensor("counts", counts, INTEGERS, (groups,), "(G,)", device)
-        out_dtype = torch.bfloat16
-        if scales is None:
-            out_dtype = x.dtype
-            x, scales = quantize_activation(x if x.stride(2) == 1 else x.contiguous(), counts=counts)
-        options = self._options(out_dtype, expected_m)
-        gate_up = gemm_masked(x, scales, *self._weights(GATE_UP), counts, **options)
+        options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
+        codes, scales = quantize_activation(_rows(x), counts=counts) if scales is None else (x, scales)
+        gate_up = gemm_masked(codes, scales, *self._weights(GATE_UP), counts, **options)
         return gemm_masked(*quantize_silu_mul(gate_up, counts=counts), *self._weights(DOWN), counts, **options)
+
+    def _check_routed(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> None:
+        device = self.gate_up_proj.device
+        check_tensor("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
+        check_dense("expert_ids", expert_ids)
+        shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
+        check_tensor("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
+        check_tensor("weights", weights, _FLOATS, shape, "(T, top_k)", device)
+
+    def _of_tokens(
+        self, codes: Tensor, scales: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]
+    ) -> Tensor:
+        """What the experts here add to the weighted sums of tokens that are quantised."""
+        tokens = permute(codes, scales, expert_ids, self.num_local_experts, first_expert=self.first_expert)
+        y = self._of_sorted(tokens.codes, tokens.scales, tokens.offsets, options)
+        return unpermute(y, tokens.permutation, weights)
+
+    def _of_sorted(self, codes: Tensor, scales: Tensor, offsets: Tensor, options: dict[str, Any]) -> Tensor:
+        gate_up = gemm_grouped(codes, scales, *self._weights(GATE_UP), offsets=offsets, **options)
+        return gemm_grouped(*quantize_silu_mul(gate_up), *self._weights(DOWN), offsets=offsets, **options)
 
     def _weights(self, name: str) -> tuple[Tensor, Tensor]:
         weight: Tensor = getattr(self, name)
@@ -240,14 +258,11 @@ class Fp8Experts(nn.Module):
     def _options(self, out_dtype: torch.dtype, expected_m: int | None) -> dict[str, Any]:
         return {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}
 
+    def _options_of(self, out_dtype: torch.dtype, expert_ids: Tensor) -> dict[str, Any]:
+        return self._options(out_dtype, max(1, -(-expert_ids.numel() // self.num_experts)))
+
     def _shape(self) -> ExpertsShape:
-        return ExpertsShape(
-            num_experts=self.num_experts,
-            first_expert=self.first_expert,
-            num_local_experts=self.num_local_experts,
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-        )
+        return ExpertsShape(**{field.name: getattr(self, field.name) for field in fields(ExpertsShape)})
 
     def extra_repr(self) -> str:
         text = f"{self.num_experts}, hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}"
@@ -277,3 +292,8 @@ class Fp8Experts(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         codes_from_bytes(self, GATE_UP, DOWN)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``x`` with its last dimension contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()

@@ -119,11 +119,11 @@ def _fused(
     weight = _local(name, weight, size, shape)
     if scales is None and weight.dtype in INPUTS:
         return _merged([_quantizing([each], device) for each in weight], size)
-    checked_weight(f"{name}[0]", weight[0], *size)
+    checked_weight(f"{name}[0]", _first(weight), *size)
     if scales is None:
         raise InputError(f"{name_of_scales}: expected it beside {name}, got none")
     scales = _local(name_of_scales, scales, (block_count(size[0]), block_count(size[1])), shape)
-    checked_scales(f"{name_of_scales}[0]", scales[0], *size)
+    checked_scales(f"{name_of_scales}[0]", _first(scales), *size)
     return Quantized(weight.detach().contiguous(), scales.detach().to(torch.float32).contiguous())
 
 
@@ -208,6 +208,11 @@ def _local(name: str, tensor: Tensor, size: tuple[int, int], shape: ExpertsShape
         return tensor
     # NOTE: a clone, so that it does not keep the memory of the others.
     return tensor[shape.first_expert : shape.local.stop].clone()
+
+
+def _first(stacked: Tensor) -> Tensor:
+    """One of several tensors, without its values: those of a DTensor may be elsewhere."""
+    return torch.empty(stacked.shape[1:], dtype=stacked.dtype, device="meta")
 
 
 def _quantizing(parts: Sequence[Tensor], device: torch.device) -> Make:

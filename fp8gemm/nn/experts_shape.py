@@ -36,6 +36,23 @@ class ExpertsShape:
     hidden_size: int
     intermediate_size: int
 
+    @classmethod
+    def of(cls, down: Tensor, num_experts: int | None, first_expert: int) -> ExpertsShape:
+        """That of a block with this down projection, (G, H, I); zeros where it has another number of dimensions.
+
+        Args:
+            num_experts: of the whole layer, by default G.
+        """
+        check_dense(DOWN, down)
+        count, hidden, intermediate = down.shape if down.dim() == 3 else (0, 0, 0)
+        return cls(
+            num_experts=count if num_experts is None else num_experts,
+            first_expert=first_expert,
+            num_local_experts=count,
+            hidden_size=hidden,
+            intermediate_size=intermediate,
+        )
+
     def check(self) -> None:
         """Such a block can be.
 

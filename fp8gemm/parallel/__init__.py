@@ -3,6 +3,6 @@
 from torch.distributed.tensor.parallel import SequenceParallel
 
 from fp8gemm.parallel.collectives import gather_quantized
-from fp8gemm.parallel.styles import ColwiseParallel, RowwiseParallel
+from fp8gemm.parallel.styles import ColwiseParallel, ExpertParallel, RowwiseParallel
 
-__all__ = ["ColwiseParallel", "RowwiseParallel", "SequenceParallel", "gather_quantized"]
+__all__ = ["ColwiseParallel", "ExpertParallel", "RowwiseParallel", "SequenceParallel", "gather_quantized"]

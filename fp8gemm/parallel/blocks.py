@@ -1,4 +1,4 @@
-"""A layer's weight and scales cut along whole 128x128 blocks, one part for each rank of a mesh."""
+"""A layer's tensors, one part for each rank of a mesh, cut along whole 128x128 blocks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ from fp8gemm.checks.dtypes import CODES
 from fp8gemm.errors import InputError
 from fp8gemm.nn.moving import frozen
 from fp8gemm.sizes import SCALE_BLOCK
+
+
+def check_mesh(mesh: DeviceMesh, weight: Tensor) -> None:
+    """A layer with this weight can be divided among the ranks of ``mesh``.
+
+    Raises:
+        InputError: the mesh has several dimensions, or the layer is divided already.
+    """
+    if mesh.ndim != 1:
+        raise InputError(f"device_mesh: expected one dimension, got {mesh.ndim}; give a slice of it, mesh['tp'] say")
+    if isinstance(weight, DTensor):
+        raise InputError("module: expected one that is not divided among ranks yet, got one whose weight is a DTensor")
 
 
 def check_whole_blocks(name: str, size: int, ranks: int) -> None:
@@ -46,3 +58,12 @@ def distributed(tensor: Tensor, mesh: DeviceMesh, placement: Placement, source: 
         local, mesh, [placement], run_check=False, shape=tensor.shape, stride=tensor.contiguous().stride()
     )
     return frozen(whole)
+
+
+def local(parameter: Tensor) -> Tensor:
+    """This rank's part of a DTensor: always the same object, so that the plan knows it.
+
+    NOTE: ``to_local`` makes another each time while gradients are enabled, and is a node of a compiled graph.
+    """
+    part: Tensor = parameter._local_tensor  # type: ignore[attr-defined]
+    return part

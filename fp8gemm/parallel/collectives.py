@@ -24,7 +24,7 @@ def gather_quantized(x: Tensor, group: ProcessGroup, *, dim: int = 0) -> tuple[T
     """Codes and scales of all ranks' rows, quantised by the rank that has them: bits as if gathered before.
 
     One all-gather of bytes, each row's scales behind its codes: 51.6 % of what bfloat16 rows are, where K is a multiple
-    of 128.
+    of 512, and as much as a row's end on a boundary of 16 bytes takes elsewhere.
 
     Args:
         x: (..., K) bfloat16, float16 or float32, K a multiple of 16; of the same shape on each rank.
@@ -45,18 +45,24 @@ def gather_quantized(x: Tensor, group: ProcessGroup, *, dim: int = 0) -> tuple[T
         raise InputError(f"dim: expected a dimension of x but its last, 0 to {x.dim() - 2}, got {dim}")
     k = x.shape[-1]
     codes, scales = quantize_activation(x.reshape(-1, k))
-    packed = _packed(codes, scales).unflatten(0, x.shape[:-1])
-    rows = gathered(packed, dim, group)
-    return rows[..., :k].view(CODES), rows[..., k : k + 4 * block_count(k)].view(torch.float32)
+    return unpacked(gathered(packed(codes, scales).unflatten(0, x.shape[:-1]), dim, group), k)
 
 
-def _packed(codes: Tensor, scales: Tensor) -> Tensor:
-    """Rows of bytes: codes, scales, and what is left to the next boundary."""
+def packed(codes: Tensor, scales: Tensor) -> Tensor:
+    """Rows (M, K) and their scales as rows of bytes: codes, scales, and what is left to the next boundary.
+
+    NOTE: bytes, because not every backend knows FP8, and not every one gathers several dtypes in one call.
+    """
     by_rows = scales.clone(memory_format=torch.contiguous_format)
     parts = [codes.view(torch.uint8), by_rows.view(torch.uint8)]
     if left := -sum(part.shape[1] for part in parts) % _PITCH_BYTES:
         parts.append(codes.new_zeros((codes.shape[0], left), dtype=torch.uint8))
     return torch.cat(parts, dim=1)
+
+
+def unpacked(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Codes (..., K) and scales (..., ceil(K/128)) in what `packed` made, without a copy."""
+    return rows[..., :k].view(CODES), rows[..., k : k + 4 * block_count(k)].view(torch.float32)
 
 
 def gathered(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:

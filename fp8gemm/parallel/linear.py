@@ -6,7 +6,6 @@ with its own plan, so that DTensor costs nothing when the layer is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,9 +15,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
 from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT
 from fp8gemm.nn.linear import Fp8Linear, Terms
-from fp8gemm.parallel.blocks import check_whole_blocks, distributed
+from fp8gemm.parallel.blocks import check_mesh, check_whole_blocks, distributed, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
 
 _FEATURES = ("out_features", "in_features")
@@ -160,15 +160,6 @@ def redistributed(x: Tensor, place: Placement, wanted: Placement, mesh: DeviceMe
     return moved
 
 
-def local(parameter: DTensor) -> Tensor:
-    """This rank's part: always the same object, so that the plan knows it.
-
-    NOTE: ``to_local`` makes another each time while gradients are enabled, and is a node of a compiled graph.
-    """
-    part: Tensor = parameter._local_tensor
-    return part
-
-
 def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, source: int | None) -> Fp8Linear:
     """Make a layer one of which each rank of the mesh has whole blocks; nothing is changed if it can't be.
 
@@ -183,12 +174,7 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
             for each rank.
     """
     mesh, dim = layouts.mesh, kind._divided
-    if mesh.ndim != 1:
-        raise InputError(f"device_mesh: expected one dimension, got {mesh.ndim}; give a slice of it, mesh['tp'] say")
-    if isinstance(layer.weight, DTensor):
-        raise InputError(
-            "module: expected a layer that is not divided among ranks yet, got one whose weight is a DTensor"
-        )
+    check_mesh(mesh, layer.weight)
     check_whole_blocks(_FEATURES[dim], (layer.out_features, layer.in_features)[dim], mesh.size())
     places: dict[str, Placement] = {WEIGHT: Shard(dim), SCALES: Shard(dim), BIAS: Replicate() if dim else Shard(0)}
     for name, parameter in list(layer.named_parameters(recurse=False)):

@@ -5,11 +5,16 @@ Keywords and defaults are torch's, and so is what becomes of layers that are not
 
 from __future__ import annotations
 
+from typing import get_args
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import parallel
+from torch.distributed.tensor import Placement, Replicate, Shard, parallel
 
+from fp8gemm.errors import InputError
+from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.linear import Fp8Linear
+from fp8gemm.parallel.experts import Exchange, parallelize_experts
 from fp8gemm.parallel.linear import ColwiseLinear, Layouts, ParallelLinear, RowwiseLinear, parallelize
 
 
@@ -53,6 +58,38 @@ class RowwiseParallel(parallel.RowwiseParallel):
         if isinstance(module, Fp8Linear):
             return _parallelized(module, RowwiseLinear, self, device_mesh)
         return super()._apply(module, device_mesh)
+
+
+class ExpertParallel(parallel.ParallelStyle):
+    """Each rank has as many of the experts of an `fp8gemm.nn.Fp8Experts`, and a token goes to those that it is sent to.
+
+    Args:
+        input_layouts: ``Shard(0)``, each rank has tokens of its own, by default; or ``Replicate()``, all ranks have all
+            tokens. The output is placed as the input is.
+        exchange: how tokens come to experts of other ranks. "gather": all ranks get all tokens, quantised, and parts
+            of sums are reduced and scattered; shapes are static and nothing waits for the GPU, so that CUDA graphs can
+            have it. "all_to_all": each row goes, quantised, to the rank that has its expert, and its output comes back;
+            the host waits for the counts. Replicated tokens need neither.
+
+    Raises:
+        InputError: placements or exchanges other than these; and when `parallelize_module` applies it, a module that is
+            no `Fp8Experts`, or experts that the ranks do not divide; nothing was changed.
+    """
+
+    def __init__(self, *, input_layouts: Placement | None = None, exchange: Exchange = "gather") -> None:
+        super().__init__()
+        self.input_layouts = Shard(0) if input_layouts is None else input_layouts
+        self.exchange = exchange
+        if self.input_layouts not in (Shard(0), Replicate()):
+            raise InputError(f"input_layouts: expected Shard(0) or Replicate(), got {input_layouts}")
+        if exchange not in get_args(Exchange):
+            raise InputError(f"exchange: expected {' or '.join(map(repr, get_args(Exchange)))}, got {exchange!r}")
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not isinstance(module, Fp8Experts):
+            raise InputError(f"module: expected fp8gemm.nn.Fp8Experts, got {type(module).__name__}")
+        source = getattr(self, "src_data_rank", 0)  # newer than torch 2.6
+        return parallelize_experts(module, device_mesh, self.input_layouts, self.exchange, source)
 
 
 def _parallelized(

@@ -135,6 +135,32 @@ def test_masked(dtype: torch.dtype, experts: Fp8Experts, generator: torch.Genera
     assert same_bits(experts.forward_masked(strided, counts)[valid], wanted[valid])
 
 
+def test_sorted(experts: Fp8Experts, generator: torch.Generator) -> None:
+    offsets = torch.tensor([0, 3, 3, 4, 9, 9, 12])
+    ids = torch.arange(G).repeat_interleave(offsets.diff())[:, None]
+    x = torch.randn(15, H, generator=generator).to(BF16)  # the last three are of no expert
+    x[12:] = math.nan
+    wanted = experts(x[:12], ids, torch.ones(ids.shape))
+    for given, expected_m in ((offsets, None), (offsets.int(), 2)):
+        y = experts.forward_sorted(x, given, expected_m=expected_m)
+        assert y.shape == (15, H) and y.dtype == BF16 and same_bits(y[:12], wanted)
+    codes, scales = fp8gemm.quantize_activation(x)
+    assert same_bits(experts.forward_sorted(codes, offsets, scales=scales)[:12], wanted)
+    assert same_bits(experts.forward_sorted(x.T.contiguous().T, offsets)[:12], wanted)
+    assert experts.forward_sorted(x[:0], 0 * offsets).shape == (0, H)
+
+
+def test_refused_sorted_inputs(experts: Fp8Experts) -> None:
+    x, offsets = torch.zeros(4, H, dtype=BF16), torch.zeros(G + 1, dtype=torch.int32)
+    for arguments, message in (
+        ((x[:, 1:], offsets), r"x: expected .*\(any, 272\) = \(M, H\), got .*\(4, 271\)"),
+        ((x, offsets[1:]), r"offsets: expected .*\(7\) = \(G \+ 1,\), got .*\(6,\)"),
+        ((x, offsets.float()), "offsets: .* got torch.float32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            experts.forward_sorted(*arguments)
+
+
 def test_all_of_a_masked_layout_empty(experts: Fp8Experts) -> None:
     counts = torch.zeros(G, dtype=torch.int32)
     assert experts.forward_masked(torch.full((G, 4, H), math.nan, dtype=BF16), counts).shape == (G, 4, H)

@@ -1,0 +1,175 @@
+"""Experts that ranks have parts of: the sums of one process, by either exchange, from checkpoints of any kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+from fp8gemm.errors import InputError
+from fp8gemm.nn import Fp8Experts
+from fp8gemm.parallel import ExpertParallel
+from tests.distributed.models import SENT, error, part, same, sent
+from tests.distributed.world import Check, Rank
+
+EXPERTS, H, INNER, TOP_K = 8, 256, 128, 3
+EXCHANGES: tuple[Any, ...] = ("gather", "all_to_all")
+
+
+def block() -> Fp8Experts:
+    generator = torch.Generator().manual_seed(5)
+    gate_up = torch.randn(EXPERTS, 2 * INNER, H, generator=generator) * H**-0.5
+    down = torch.randn(EXPERTS, H, INNER, generator=generator) * INNER**-0.5
+    return Fp8Experts.from_bfloat16(gate_up.bfloat16(), down.bfloat16())
+
+
+def routed(count: int, *, experts: int = EXPERTS) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, of which one in four has an expert less."""
+    generator = torch.Generator().manual_seed(6)
+    probabilities, ids = torch.randn(count, experts, generator=generator).softmax(-1).topk(TOP_K)
+    ids[::4, 1] = -1
+    return torch.randn(count, H, generator=generator).bfloat16(), ids, probabilities
+
+
+def divided(world: Rank, module: Fp8Experts, **options: Any) -> Fp8Experts:
+    return parallelize_module(module, world.mesh(), ExpertParallel(**options))
+
+
+def mine(world: Rank, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    return [part(each, 0, world.number, world.ranks) for each in tensors]
+
+
+def tokens_come_to_their_experts(world: Rank) -> None:
+    for count in (0, 4 * world.ranks, 64):
+        given = routed(count)
+        right = block()(*given)
+        for exchange in EXCHANGES:
+            module = divided(world, block(), exchange=exchange)
+            out, wanted = module(*mine(world, given)), part(right, 0, world.number, world.ranks)
+            assert out.shape == wanted.shape and out.dtype == wanted.dtype
+            if exchange == "all_to_all":
+                assert torch.equal(out, wanted)
+            else:
+                assert not count or error(out, wanted) < SENT
+        replicated = divided(world, block(), input_layouts=Replicate())(*given)
+        assert replicated.shape == right.shape and (not count or error(replicated, right) < SENT)
+    module = divided(world, block())
+    assert module.gate_up_proj.shape == (EXPERTS, 2 * INNER, H)
+    assert module.gate_up_proj.to_local().shape[0] == EXPERTS // world.ranks == module.num_local_experts
+    assert "exchange=gather" in repr(module)
+
+
+def ranks_may_have_other_numbers_of_tokens(world: Rank) -> None:
+    """Where rows are sent; and none, and all to experts of one rank."""
+    module, whole = divided(world, block(), exchange="all_to_all"), block()
+    for count in (3 * world.number, 5 * (world.number == 0)):
+        hidden, ids, weights = routed(20)
+        given = hidden[:count], ids[:count], weights[:count]
+        assert torch.equal(module(*given), whole(*given))
+        there = given[0], torch.zeros_like(given[1]), given[2]
+        assert torch.equal(module(*there), whole(*there))
+
+
+def rows_are_sent_quantised(world: Rank) -> None:
+    hidden, ids, weights = mine(world, routed(16 * world.ranks))
+    row = H + 16  # codes, two scales, and what is left to the next 16 bytes
+    module = divided(world, block())
+    with sent() as found:
+        module(hidden, ids, weights)
+    of_routing = [("allgather_base", ids.nbytes), ("allgather_base", weights.nbytes)]
+    summed = ("reduce_scatter_base", 16 * world.ranks * H * 2)
+    assert found == [("allgather_base", 16 * row), *of_routing, summed], found
+    module = divided(world, block(), exchange="all_to_all")
+    with sent() as found:
+        module(hidden, ids, weights)
+    names = [name for name, _ in found]
+    assert names == ["alltoall_base"] * 3, found
+    assert found[1][1] == int((ids >= 0).sum()) * row
+    whole = divided(world, block(), input_layouts=Replicate())
+    with sent() as found:
+        whole(hidden, ids, weights)
+    assert found == [("allreduce", hidden.nbytes)]
+
+
+def compiled_experts_are_whole(world: Rank) -> None:
+    given = mine(world, routed(16 * world.ranks))
+    module = divided(world, block())
+    with torch.no_grad():
+        right = module(*given)
+        torch._dynamo.reset()
+        out = torch.compile(module, fullgraph=True, backend="aot_eager")(*given)
+    assert error(out, right) < SENT
+
+
+def checkpoints_come_to_the_ranks(world: Rank) -> None:
+    """Tensors of the whole layer, of this rank's experts, and DTensors; and FSDP beside them."""
+    whole = block()
+    share = EXPERTS // world.ranks
+    own = Fp8Experts(EXPERTS, H, INNER, first_expert=share * world.number, num_local_experts=share)
+    own.load_state_dict(whole.state_dict())
+    given = mine(world, routed(8 * world.ranks))
+    right = divided(world, block(), exchange="all_to_all")(*given)
+    state = divided(world, block()).state_dict()
+    filled = [(start, {}) for start in (block(), own)]
+    empty = [(None, loaded) for loaded in (whole.state_dict(), own.state_dict(), state)]
+    for start, loaded in (*filled, *empty):
+        module = divided(world, Fp8Experts(EXPERTS, H, INNER) if start is None else start, exchange="all_to_all")
+        module.load_state_dict(loaded, strict=bool(loaded))
+        assert torch.equal(module(*given), right)
+        for name, parameter in module.named_parameters():
+            assert isinstance(parameter, DTensor) and same(parameter.to_local(), state[name].to_local())
+    sharded = block()
+    fully_shard(sharded, mesh=world.mesh())
+    sharded.load_state_dict(sharded.state_dict())
+    assert torch.equal(sharded(*given), whole(*given))
+
+
+def saved_experts_are_loaded(world: Rank) -> None:
+    place = str(world.kept / f"experts of {world.ranks}")
+    dcp.save({"experts": divided(world, block()).state_dict()}, checkpoint_id=place)
+    module = divided(world, Fp8Experts(EXPERTS, H, INNER))
+    state = {"experts": module.state_dict()}
+    dcp.load(state, checkpoint_id=place)
+    module.load_state_dict(state["experts"])
+    given = mine(world, routed(8 * world.ranks))
+    assert torch.equal(module(*given), divided(world, block())(*given))
+
+
+def experts_that_do_not_fit_are_refused(world: Rank) -> None:
+    mesh = world.mesh()
+    odd = Fp8Experts(world.ranks + 1, H, INNER)
+    before = dict(odd.named_parameters())
+    with pytest.raises(InputError, match=f"num_experts: expected a multiple of the {world.ranks} ranks, got"):
+        parallelize_module(odd, mesh, ExpertParallel())
+    assert type(odd) is Fp8Experts and dict(odd.named_parameters()) == before
+    other = Fp8Experts(EXPERTS, H, INNER, first_expert=1, num_local_experts=EXPERTS // world.ranks)
+    with pytest.raises(InputError, match="module: expected all 8 experts, or the"):
+        parallelize_module(other, mesh, ExpertParallel())
+    with pytest.raises(InputError, match="module: expected fp8gemm.nn.Fp8Experts, got Linear"):
+        parallelize_module(nn.Linear(4, 4), mesh, ExpertParallel())
+    with pytest.raises(InputError, match="not divided among ranks yet"):
+        parallelize_module(parallelize_module(block(), mesh, ExpertParallel()), mesh, ExpertParallel())
+    for options, message in (
+        ({"input_layouts": Shard(1)}, "input_layouts: expected"),
+        ({"input_layouts": Partial()}, "input_layouts: expected"),
+        ({"exchange": "deep"}, "exchange: expected 'gather' or 'all_to_all', got 'deep'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ExpertParallel(**options)
+
+
+CHECKS: tuple[Check, ...] = (
+    tokens_come_to_their_experts,
+    ranks_may_have_other_numbers_of_tokens,
+    rows_are_sent_quantised,
+    compiled_experts_are_whole,
+    checkpoints_come_to_the_ranks,
+    saved_experts_are_loaded,
+    experts_that_do_not_fit_are_refused,
+)
