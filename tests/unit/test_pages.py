@@ -1,4 +1,4 @@
-"""README.md and docs/*.md: every link leads somewhere, every file that is named exists, and code imports what it uses."""
+"""README.md and docs/*.md: every link leads somewhere, every file that is named exists, code imports what it uses."""
 
 from __future__ import annotations
 
