@@ -37,18 +37,22 @@ missing_modules() {
     done
 }
 
+# Where somebody watches, pip shows what it fetches.
+if [ -t 1 ]; then quiet=; else quiet=-qq; fi
+
 install() {
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" -e "$root[test,dev]"
+    "$venv/bin/python" -m pip install $quiet --disable-pip-version-check "$@" -e "$root[test,dev]"
 }
 
 # Beside the NVRTC that is used, the oldest and another for tests of machine code; never imported, so each lies in a
 # directory of its own.
 other_compiler() {
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --target "$venv/nvrtc-$1" "$2" ||
+    "$venv/bin/python" -m pip install $quiet --disable-pip-version-check --no-deps --target "$venv/nvrtc-$1" "$2" ||
         say "no NVRTC $1 can be had here: tests of machine code go without it"
 }
 
 other_compilers() {
+    say "fetching two more NVRTCs beside it, for tests of machine code"
     other_compiler 12.4 nvidia-cuda-nvrtc-cu12==12.4.127
     other_compiler 13.0 nvidia-cuda-nvrtc==13.0.88
 }
@@ -75,10 +79,13 @@ torch=$(cuda_torch "$python")
 rm -rf "$venv"
 
 if [ -z "$torch" ]; then
-    say "building $venv with $python"
+    say "building $venv with $python: torch and what tests and checks need, in a minute or two"
     own_environment
     chosen=$venv/bin/python
-elif say "building $venv on $python and its torch $torch" && shared_environment 2>"$venv.log"; then
+elif
+    say "building $venv on $python and its torch $torch: what is missing there, in a minute or two"
+    shared_environment 2>"$venv.log"
+then
     rm -f "$venv.log"
     chosen=$venv/bin/python
 else
@@ -93,5 +100,6 @@ else
     chosen=$python
 fi
 
+if [ "$chosen" = "$venv/bin/python" ]; then say "$venv is ready; its command is $venv/bin/fp8gemm"; fi
 mkdir -p "$venv"
 echo "$chosen" >"$venv/python.path"

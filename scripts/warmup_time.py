@@ -31,8 +31,10 @@ from fp8gemm.cli.output import add_json, apart, tell_json  # noqa: E402
 from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.lab.bench.modes import processor_name  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
+from fp8gemm.quoting import counted  # noqa: E402
 
 MODEL = ROOT / "tests" / "data" / "configs" / "deepseek-v3.json"
+LAYOUT = "none"
 RANKS = ([1], [8], [1, 8])
 LIMITS = {"cold_seconds": 60.0, "warm_seconds": 2.0}
 """Seconds within which a warmup is wanted to end on two cores."""
@@ -43,7 +45,7 @@ Progress = Callable[[], object]
 def measure(
     model: Path, ranks: Sequence[int], max_m: int, *, repeats: int, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """A warmup into an empty directory, and again.
+    """A warmup of a model's linear layers into an empty directory, and again.
 
     Args:
         model: its config.json.
@@ -55,8 +57,9 @@ def measure(
     Raises:
         SystemExit: a process failed, or did not find what the first had compiled.
     """
-    # The linear layers alone: experts are as many kernels again as there are shapes of them.
-    arguments = ["--model", str(model), "--tp", ",".join(map(str, ranks)), "--max-m", str(max_m), "--layout", "none"]
+    of_model = ["--model", str(model), "--tp", ",".join(map(str, ranks)), "--max-m", str(max_m)]
+    # The linear layers alone: how many kernels experts are depends on the shapes of them.
+    arguments = [*of_model, "--layout", LAYOUT]
 
     def timed(cache: Path) -> tuple[float, dict[str, Any]]:
         seconds, done = warmup(*arguments, "--cache-dir", str(cache))
@@ -76,6 +79,7 @@ def measure(
         "tp": list(ranks),
         "max_m": max_m,
         "kernels": cold["kernels"],
+        "kernels_with_experts": len(warmup(*of_model, "--list")[1]),
         "chips": cold["chips"],
         "quantizers": cold["quantizers"],
         "bytes": cold["bytes"],
@@ -84,7 +88,7 @@ def measure(
     }
 
 
-def warmup(*arguments: str) -> tuple[float, dict[str, Any]]:
+def warmup(*arguments: str) -> tuple[float, Any]:
     """Seconds of a process, and what it printed."""
     # Settings would change what is made ready; and an installed package has its bytecode.
     dropped = ("FP8GEMM_", "PYTHONDONTWRITEBYTECODE")
@@ -95,8 +99,7 @@ def warmup(*arguments: str) -> tuple[float, dict[str, Any]]:
     seconds = time.perf_counter() - started
     if done.returncode:
         raise SystemExit(f"warmup_time: the measured process failed:\n{done.stderr}")
-    printed: dict[str, Any] = json.loads(done.stdout)
-    return seconds, printed
+    return seconds, json.loads(done.stdout)
 
 
 def result(runs: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
@@ -108,6 +111,7 @@ def result(runs: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "nvrtc": nvrtc_version(),
         **provenance(),
+        "layout": LAYOUT,
         "repeats": repeats,
         "limits": LIMITS,
         "runs": list(runs),
@@ -118,7 +122,8 @@ def line(run: dict[str, Any]) -> str:
     """A run for people."""
     ranks, size = ", ".join(map(str, run["tp"])), run["bytes"] / 2**20
     return (
-        f"{run['model']}, tp {ranks}, M up to {run['max_m']}: {run['kernels']} kernels, {size:.1f} MiB, "
+        f"{run['model']}, tp {ranks}, M up to {run['max_m']}, --layout {LAYOUT}: {counted(run['kernels'], 'kernel')}, "
+        f"{size:.1f} MiB, "
         f"{run['cold_seconds']:.2f} s from nothing, {run['warm_seconds']:.2f} s when all are there"
     )
 

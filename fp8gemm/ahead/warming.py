@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fp8gemm import settings
 from fp8gemm.ahead.grouped import GroupedVariants
@@ -20,8 +20,7 @@ from fp8gemm.jit.build import recompile as compile_again
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
 from fp8gemm.kernels.hints import MAX_M
-from fp8gemm.quoting import counted
-from fp8gemm.sizes import check_whole_sizes
+from fp8gemm.quoting import counted, quoted
 from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.problem import parse_output
 
@@ -45,7 +44,7 @@ class Warmup:
         hits: of these, there without that.
         seconds: that it took.
         bytes: of the cubins that are there.
-        chips: kernels of GEMMs by chip that were asked for; one may serve several.
+        chips: kernels of products by chip that were asked for; one may serve several.
         quantizers: kernels that quantise that were asked for.
         directory: where they are; several as in a setting.
         missing: kernels that no cache directory has intact (with a process group, those of any of its ranks).
@@ -66,14 +65,23 @@ class Warmup:
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
-        of_chips = ", ".join(f"{count} for {chip}" for chip, count in self.chips.items())
-        ready = f"{self.kernels - len(self.missing)} of " if self.missing else ""
-        verb = "is" if self.kernels == 1 else "are"
+        ready = self.kernels - len(self.missing)
         return (
-            f"{ready}{counted(self.kernels, 'kernel')} {verb} ready in {self.directory}: {of_chips}, "
-            f"{self.quantizers} that quantise\n"
+            f"{self._counted(ready)} ready in {self.directory}: {self._multiply()}, {self.quantizers} that quantise\n"
             f"{self.compiled} compiled, {self.hits} found, {self.bytes / 2**20:.1f} MiB, {self.seconds:.1f} s"
         )
+
+    def _counted(self, some: int) -> str:
+        """So many of the kernels, as the subject of what is said of them."""
+        of_all = f"{some} of " if self.missing else ""
+        return f"{of_all}{counted(self.kernels, 'kernel')} {'is' if 1 in (some, self.kernels) else 'are'}"
+
+    def _multiply(self) -> str:
+        """Those that multiply, each once, and beside them those of each chip."""
+        products = self.kernels - self.quantizers
+        of_chips = ", ".join(f"{count} for {chip}" for chip, count in self.chips.items())
+        shared = "; some for both" if len(self.chips) == 2 else "; some for several"
+        return f"{products} that multiply ({of_chips}{shared if sum(self.chips.values()) > products else ''})"
 
     def lack(self) -> str:
         """What is missing, in one line that names the first few."""
@@ -83,8 +91,7 @@ class Warmup:
         ]
         more = len(self.missing) - len(named)
         names = ", ".join(named) + (f" and {more} more" if more else "")
-        verb = "is" if self.kernels == 1 else "are"
-        return f"{len(self.missing)} of {counted(self.kernels, 'kernel')} {verb} not ready in {self.directory}: {names}"
+        return f"{self._counted(len(self.missing))} not ready in {self.directory}: {names}"
 
 
 def warmup(
@@ -134,13 +141,9 @@ def warmup(
         output = parse_output(out_dtype)
         variants = Variants((output,), (epilogue,), batch_invariant=batch_invariant)
         of_groups = GroupedVariants(outputs=(output,), batch_invariant=batch_invariant)
-        shapes, most = list(cast("Iterable[tuple[int, ...]]", what)), MAX_M if max_m is None else max_m
+        shapes, most = _shapes_of(what), MAX_M if max_m is None else max_m
         problems: list[AnyProblem] = []
-        for shape in shapes:
-            if len(shape) not in (2, 3):
-                raise InputError(f"expected (N, K) of a weight or (G, N, K) of groups, got {shape}")
-            check_whole_sizes(**dict(zip("GNK"[-len(shape) :], shape, strict=True)))
-            *groups, n, k = shape
+        for *groups, n, k in shapes:
             problems += of_groups.problems(groups[0], n, k, most) if groups else variants.problems(n, k, most)
         quantizers = all_quantizers((output,), [shape[-1] for shape in shapes])
         wanted = demand(problems, chips_named(CHIPS if chips is None else chips), quantizers)
@@ -154,6 +157,20 @@ def warmup(
 def _is_model(what: object) -> TypeGuard[nn.Module]:
     """NOTE: not by its class, which is torch's, and shapes need no torch."""
     return hasattr(what, "named_modules")
+
+
+def _shapes_of(what: object) -> list[tuple[int, ...]]:
+    """The shapes of weights and of groups; InputError if there is anything else."""
+    if not isinstance(what, Iterable):
+        raise InputError(f"what: expected a model, or a list of (N, K) and (G, N, K), got {quoted(what)}")
+    shapes = list(what)
+    for shape in shapes:
+        sizes = shape if isinstance(shape, (tuple, list)) else ()
+        if len(sizes) not in (2, 3) or any(type(size) is not int for size in sizes):
+            raise InputError(
+                f"what: expected (N, K) of a weight or (G, N, K) of groups, whole numbers, got {quoted(shape)}"
+            )
+    return shapes
 
 
 def make_ready(

@@ -26,7 +26,7 @@ from fp8gemm.cache.manifest import LISTED, MANIFEST, MANIFEST_LIMIT, Manifest, d
 from fp8gemm.cache.store import Layer, Store
 from fp8gemm.cache.trust import UnsafeError
 from fp8gemm.errors import CacheError
-from fp8gemm.quoting import quoted, quoted_path
+from fp8gemm.quoting import counted, quoted, quoted_path
 from fp8gemm.reading import NotRegularError, open_regular
 from fp8gemm.writing import appearing
 
@@ -112,7 +112,7 @@ def import_kernels(file: Path, layer: Layer, *, progress: Progress | None = None
                     progress()
         except CacheError as error:
             done = sum(map(len, groups.values()))
-            raise CacheError(f"{error}; {done} of {total} kernels are there, and another import goes on") from error
+            raise CacheError(f"{error}, after {done} of {counted(total, 'kernel')}; another import goes on") from error
     return Imported(**{outcome: tuple(names) for outcome, names in groups.items()})
 
 

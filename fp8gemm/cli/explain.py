@@ -11,6 +11,7 @@ from fp8gemm.cli.arguments import add_chip, add_out_dtype, add_scaling, parse_co
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.errors import InputError
+from fp8gemm.quoting import counted
 from fp8gemm.tuning.explain import Explanation, explain_choice
 from fp8gemm.tuning.explain_grouped import explain_grouped
 from fp8gemm.tuning.grouped import GROUPINGS, parse_grouping
@@ -95,7 +96,7 @@ def lines(explanation: Explanation) -> Iterator[str]:
     problem = explanation.problem
     mode = ", batch-invariant" * problem.batch_invariant
     if isinstance(problem, GroupedProblem):
-        groups = f"{problem.groups} groups, {problem.grouping.value}: "
+        groups = f"{counted(problem.groups, 'group')}, {problem.grouping.value}: "
     else:
         groups, mode = "", mode + ", static weights" * problem.static_weights
     yield (

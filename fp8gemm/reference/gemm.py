@@ -15,10 +15,13 @@ NaN and Inf need no special case: they spread through these operations as IEEE 7
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from fp8gemm.errors import InputError
+from fp8gemm.quoting import quoted
 from fp8gemm.sizes import SCALE_BLOCK
 
 # The output is computed tile by tile, so that no temporary exceeds this many rows x columns of float64 (64 MiB).
@@ -29,8 +32,9 @@ _TILE_COLUMNS = 2048
 # in these units turn into Inf where FP32 accumulators would, at no cost.
 _FLOAT32_RANGE = 2.0**896
 
-_OUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+OUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _ADDEND_DTYPES = (torch.bfloat16, torch.float32)
+_EXACT_DTYPES = (torch.float32, torch.float64)
 
 
 def gemm_reference(
@@ -41,7 +45,7 @@ def gemm_reference(
     *,
     c: Tensor | None = None,
     bias: Tensor | None = None,
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | str = torch.bfloat16,
 ) -> Tensor:
     """`D[m,n] = sum_kb s(m,n,kb) * sum_{k in kb} A[m,k] * B[n,k] (+ C[m,n]) (+ bias[n])`.
 
@@ -55,7 +59,7 @@ def gemm_reference(
             edges (1D2D), or (N, ceil(K/128)), one per row and 128 columns (1D1D). With N = 1 the two are the same.
         c: (M, N) bfloat16 or float32 to add to the product, any strides. It is read, never written or kept.
         bias: (N,) bfloat16 or float32 to add to each row after `c`.
-        out_dtype: bfloat16, float16 or float32, or float64 for the sum before its last rounding.
+        out_dtype: bfloat16, float16 or float32, or float64 for the sum before its last rounding; as torch's or by name.
 
     Returns:
         A new (M, N) of `out_dtype`, row-major, on the device of `a`: the correctly rounded float64 sum.
@@ -63,8 +67,7 @@ def gemm_reference(
     Raises:
         InputError: dtypes, shapes or devices do not fit together.
     """
-    if out_dtype not in _OUT_DTYPES:
-        raise InputError(f"out_dtype: expected one of {', '.join(map(str, _OUT_DTYPES))}, got {out_dtype}")
+    out_dtype = dtype_of("out_dtype", out_dtype, OUT_DTYPES)
     check_operands(a, scales_a, b, scales_b, c, bias)
     return _sum_scaled_blocks(a, scales_a, b, scales_b, c, bias, out_dtype=out_dtype, magnitude=False)
 
@@ -90,13 +93,13 @@ def gemm_magnitude(
     return _sum_scaled_blocks(a, scales_a, b, scales_b, c, bias, out_dtype=torch.float64, magnitude=True)
 
 
-def dequantize_activation(xq: Tensor, scales: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def dequantize_activation(xq: Tensor, scales: Tensor, *, dtype: torch.dtype | str = torch.float32) -> Tensor:
     """`xq[m,k] * scales[m, k/128]`, multiplied in `dtype` (exact in float64, one rounding in float32).
 
     Args:
         xq: (M, K) float8_e4m3fn.
         scales: (M, ceil(K/128)) float32, either layout.
-        dtype: torch.float32 or torch.float64.
+        dtype: float32 or float64, as torch's or by name.
 
     Returns:
         (M, K) of `dtype`, row-major.
@@ -104,13 +107,13 @@ def dequantize_activation(xq: Tensor, scales: Tensor, *, dtype: torch.dtype = to
     return _dequantize("activation", xq, scales, rows_per_scale=1, dtype=dtype)
 
 
-def dequantize_weight(wq: Tensor, scales: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def dequantize_weight(wq: Tensor, scales: Tensor, *, dtype: torch.dtype | str = torch.float32) -> Tensor:
     """`wq[n,k] * scales[n/128, k/128]`, multiplied in `dtype` (exact in float64, one rounding in float32).
 
     Args:
         wq: (N, K) float8_e4m3fn.
         scales: (ceil(N/128), ceil(K/128)) float32.
-        dtype: torch.float32 or torch.float64.
+        dtype: float32 or float64, as torch's or by name.
 
     Returns:
         (N, K) of `dtype`, row-major.
@@ -192,14 +195,25 @@ def _add(total: Tensor, addend: Tensor, unit: float, magnitude: bool) -> None:
     total += (term.abs() if magnitude else term) * unit
 
 
-def _dequantize(what: str, codes: Tensor, scales: Tensor, *, rows_per_scale: int, dtype: torch.dtype) -> Tensor:
-    if dtype not in (torch.float32, torch.float64):
-        raise InputError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+def _dequantize(what: str, codes: Tensor, scales: Tensor, *, rows_per_scale: int, dtype: torch.dtype | str) -> Tensor:
+    dtype = dtype_of("dtype", dtype, _EXACT_DTYPES)
     _check_codes(what, codes)
     _check_scales(f"scales of the {what}", scales, codes, rows_per_scale=rows_per_scale)
     n, k = codes.shape
     per_row = scales.repeat_interleave(rows_per_scale, dim=0)[:n].to(dtype)
     return codes.to(dtype).mul_(per_row.repeat_interleave(SCALE_BLOCK, dim=1)[:, :k])
+
+
+def dtype_of(name: str, dtype: object, known: Collection[torch.dtype]) -> torch.dtype:
+    """The one of ``known`` that an argument is, or names, as ``float32`` or ``torch.float32``.
+
+    Raises:
+        InputError: it is another one, or anything else.
+    """
+    for each in known:
+        if dtype == each or dtype in (str(each), str(each).removeprefix("torch.")):
+            return each
+    raise InputError(f"{name}: expected one of {', '.join(map(str, known))}, got {quoted(dtype)}")
 
 
 def check_operands(

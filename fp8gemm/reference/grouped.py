@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.errors import InputError
-from fp8gemm.reference.gemm import check_operands, gemm_reference
+from fp8gemm.reference.gemm import OUT_DTYPES, check_operands, dtype_of, gemm_reference
 from fp8gemm.sizes import SCALE_BLOCK
 
 
@@ -65,7 +65,7 @@ def gemm_grouped_reference(
     indices: Tensor | None = None,
     offsets: Tensor | None = None,
     out: Tensor | None = None,
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | str = torch.bfloat16,
 ) -> Tensor:
     """`gemm_reference` of each group's rows of A and that group's B.
 
@@ -105,7 +105,7 @@ def gemm_masked_reference(
     counts: Tensor,
     *,
     out: Tensor | None = None,
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | str = torch.bfloat16,
 ) -> Tensor:
     """`gemm_reference` of the first ``counts[g]`` rows of each group's A and that group's B.
 
@@ -227,9 +227,9 @@ def _check_integers(name: str, tensor: Tensor) -> None:
         raise InputError(f"{name}: expected torch.int32 or torch.int64, got {tensor.dtype}")
 
 
-def _output(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, a: Tensor) -> Tensor:
+def _output(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype | str, a: Tensor) -> Tensor:
     if out is None:
-        return torch.zeros(shape, dtype=dtype, device=a.device)
+        return torch.zeros(shape, dtype=dtype_of("out_dtype", dtype, OUT_DTYPES), device=a.device)
     if out.shape != shape:
         raise InputError(f"out: expected shape {shape}, got {tuple(out.shape)}")
     return out

@@ -8,12 +8,13 @@ and kind of store; and never for a batch-invariant product.
 
 A config of the ordinary orientation is named by its tile, without the stages: those are what fits, which depends on
 the kind of store; one of the swapped orientation by its whole label. An entry that names no candidate is passed over,
-so that a table outlives changes to the candidates.
+so that a table outlives changes to the candidates; of a user's table that is a warning, once for each name.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import cache, lru_cache
@@ -109,34 +110,57 @@ class Table:
 
 
 class Tables:
-    """Tables in order, the strongest first. Equal only to itself, so that what is cached for it is found at once."""
+    """Tables in order, the strongest first. Equal only to itself, so that what is cached for it is found at once.
 
-    def __init__(self, tables: Iterable[Table]) -> None:
-        self._by_chip: dict[tuple[str, int], list[dict[Key, str]]] = {}
-        for table in tables:
+    Args:
+        tables: the weaker ones.
+        own: a user's, each with its file, which come before these; a name in them that is no candidate is told.
+    """
+
+    def __init__(self, tables: Iterable[Table], own: Iterable[tuple[Path, Table]] = ()) -> None:
+        self._by_chip: dict[tuple[str, int], list[tuple[Path | None, dict[Key, str]]]] = {}
+        self._told: set[tuple[Path, str]] = set()
+        for path, table in (*own, *((None, table) for table in tables)):
             known = self._by_chip.setdefault((table.chip, table.num_sms), [])
-            known.append({entry.key: entry.tile for entry in table.entries})
+            known.append((path, {entry.key: entry.tile for entry in table.entries}))
 
     def config(self, problem: Problem, chip: Chip, candidates: Sequence[_C]) -> _C | None:
-        """What the tables say: of the candidates the one that the first table with such an entry names, or None."""
+        """What the tables say: of the candidates the one that the first table with such an entry names, or None.
+
+        An entry that names none of them is passed over, and told if it is a user's.
+        """
         known = self._by_chip.get((chip.name, chip.num_sms))
         if known is None or problem.batch_invariant:
             return None
         key = (problem.m, problem.n, problem.k, problem.scaling.value, problem.output.bytes)
         # A static weight makes a difference to the kernels for few rows alone.
         kinds = (True, False) if problem.static_weights and problem.m > FEW_ROWS[-1] else (problem.static_weights,)
-        for tiles in known:
+        for path, tiles in known:
             tile = next((tiles[key + (kind,)] for kind in kinds if key + (kind,) in tiles), None)
-            for config in candidates if tile else ():
+            if tile is None:
+                continue
+            for config in candidates:
                 if tile_of(config) == tile:
                     return config
+            if path is not None:
+                self._tell(path, tile, problem)
         return None
+
+    def _tell(self, path: Path, tile: str, problem: Problem) -> None:
+        if (path, tile) not in self._told:
+            self._told.add((path, tile))
+            warnings.warn(
+                f"{quoted_path(path)}: expected the tile of a candidate for M up to {problem.m}, N = {problem.n}, "
+                f"K = {problem.k}, got {quoted(tile)}; the entry is passed over",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def rows(self, problem: Problem, chip: Chip) -> frozenset[int]:
         """Every M, in whole steps, for which a table may say something of the problem, whatever its own M."""
         known = self._by_chip.get((chip.name, chip.num_sms), ())
         shape = (problem.n, problem.k, problem.scaling.value, problem.output.bytes)
-        return frozenset(key[0] for tiles in known for key in tiles if key[1:5] == shape)
+        return frozenset(key[0] for _, tiles in known for key in tiles if key[1:5] == shape)
 
 
 NO_TABLES = Tables(())
@@ -159,7 +183,7 @@ def forget_tables() -> None:
 
 @lru_cache(maxsize=64)
 def _load(paths: tuple[Path, ...]) -> Tables:
-    return Tables([*map(read_table, paths), *_shipped()])
+    return Tables(_shipped(), own=[(path, read_table(path)) for path in paths])
 
 
 @cache

@@ -19,6 +19,7 @@ def warmup(result: Result) -> list[str]:
             ", ".join(map(str, run["tp"])),
             str(run["max_m"]),
             str(run["kernels"]),
+            str(run["kernels_with_experts"]),
             *(str(run["chips"].get(chip, MISSING)) for chip in chips),
             f"{run['bytes'] / 2**20:.1f}",
             f"{run['cold_seconds']:.1f}",
@@ -26,14 +27,15 @@ def warmup(result: Result) -> list[str]:
         ]
         for run in runs
     ]
-    heads = ["model", "ranks", "M up to", "kernels", *(f"for {chip}" for chip in chips), "MiB"]
+    heads = ["model", "ranks", "M up to", "kernels", "with experts", *(f"for {chip}" for chip in chips), "MiB"]
     worst = f"worst of the {len(judged)} for one number of ranks"
     names = {"cold_seconds": f"seconds from nothing: {worst}", "warm_seconds": f"seconds, all there: {worst}"}
     return [
         f"{result['cpu']}, {result['cores']} processors, no GPU, {result['date']}, Python {result['python']}, NVRTC "
-        f"{result['nvrtc']}. Seconds of the whole process, the start of Python included; with every kernel there the "
-        f"median of {result['repeats']}. A kernel may serve several chips; those that quantise are counted in "
-        f"`kernels` alone.",
+        f"{result['nvrtc']}. `fp8gemm warmup --model ... --tp ... --layout {result['layout']}`: the linear layers "
+        f"alone; without `--layout` there are the kernels of `with experts`. Seconds of the whole process, the start "
+        f"of Python included; with every kernel there the median of {result['repeats']}. A kernel may serve several "
+        f"chips; those that quantise are counted in `kernels` alone.",
         "",
         *table([*heads, "from nothing, s", "all there, s"], rows),
         "",

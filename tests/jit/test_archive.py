@@ -151,7 +151,7 @@ def test_an_import_that_fails_goes_on_where_it_was(file: Path, tmp_path: Path, m
         published.append(name)
         return publish(name, *args, **kwargs)  # type: ignore[arg-type]
 
-    with monkeypatch.context() as patch, pytest.raises(CacheError, match="No space left.*1 of 3 kernels are there"):
+    with monkeypatch.context() as patch, pytest.raises(CacheError, match="No space left.*after 1 of 3 kernels"):
         patch.setattr(archive, "publish_directory", full)
         import_kernels(file, there)
     done = import_kernels(file, there)

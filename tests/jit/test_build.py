@@ -13,8 +13,12 @@ import pytest
 from fp8gemm import settings
 from fp8gemm.cache.entry import CUBIN, SCHEMA_VERSION, SIDECAR, SOURCE, directory_name
 from fp8gemm.errors import CacheMissError
+from fp8gemm.jit.artifact import metadata
 from fp8gemm.jit.build import build, is_ready
-from fp8gemm.jit.compiler import compile_options
+from fp8gemm.jit.compiler import CompileResult, Resources, compile_options
+from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.select import select
 from tests.jit.cases import Forget, Python, RequestFor
 
 
@@ -36,6 +40,14 @@ def test_compiled_then_memory_then_disk_always_the_same(
     assert compiled.directory == cache / directory_name("tiny-7", compiled.key)
     assert compiled.resources.registers > 0
     assert (compiled.directory / CUBIN).read_bytes() == compiled.cubin
+
+
+def test_a_sidecar_has_the_values_of_options_by_which_people_name_them() -> None:
+    """As `fp8gemm cache ls --json` prints them: "none" is no ``Addend.NONE``."""
+    result = CompileResult(b"", "", "12.9", 0.5, Resources(32, 0, 0, 0, 0, 0), ())
+    config = metadata(kernel_request(Problem(1, 16, 128), select(1, 16, 128)), (), result)["config"]
+    assert (config["c"], config["bias"], config["output"], config["scaling"]) == ("none", "none", "bfloat16", "1d2d")
+    assert {type(value) for value in config.values()} <= {bool, int, str}
 
 
 def test_a_hit_is_fast_and_opens_neither_compiler_nor_lock(

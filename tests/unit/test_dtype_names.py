@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import fp8gemm
+from fp8gemm import reference
 from fp8gemm.nn import Fp8Linear
 
 M, N, K, G = 8, 16, 128, 2
@@ -26,6 +28,11 @@ CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
     "grouped": lambda dtype: fp8gemm.gemm_grouped(*A, *OF_GROUPS, indices=INDICES, out_dtype=dtype),
     "masked": lambda dtype: fp8gemm.gemm_masked(*MASKED, *OF_GROUPS, COUNTS, out_dtype=dtype),
     "layer": lambda dtype: Fp8Linear.from_quantized(*B, dtype=dtype)(torch.ones(M, K, dtype=torch.bfloat16)),
+    "reference": lambda dtype: reference.gemm_reference(*A, *B, out_dtype=dtype),
+    "grouped reference": lambda dtype: reference.gemm_grouped_reference(
+        *A, *OF_GROUPS, indices=INDICES, out_dtype=dtype
+    ),
+    "masked reference": lambda dtype: reference.gemm_masked_reference(*MASKED, *OF_GROUPS, COUNTS, out_dtype=dtype),
     "forward_quantized": lambda dtype: Fp8Linear.from_quantized(*B).forward_quantized(*A, out_dtype=dtype),
 }
 
@@ -45,10 +52,30 @@ def test_a_plan_and_a_layer_know_the_dtype_itself() -> None:
     assert Fp8Linear(K, N, dtype="float16").input_dtype == torch.float16
 
 
+def test_dequantised_values_are_of_the_dtype_that_is_named() -> None:
+    assert reference.dequantize_activation(*A, dtype="float64").dtype == torch.float64
+    assert torch.equal(reference.dequantize_weight(*B, dtype="torch.float32"), reference.dequantize_weight(*B))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_compiled_product_takes_a_name(name: str) -> None:
-    compiled = torch.compile(CALLS["gemm"], backend="eager", fullgraph=True)
-    assert torch.equal(compiled(name), CALLS["gemm"](NAMES[name]))
+@pytest.mark.parametrize("call", ["gemm", "grouped", "masked"])
+def test_a_compiled_product_takes_a_name(call: str, name: str) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(CALLS[call], backend="eager", fullgraph=True)
+    assert torch.equal(compiled(name), CALLS[call](NAMES[name]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_product_of_fake_tensors_takes_a_name(name: str) -> None:
+    with FakeTensorMode() as mode:
+        a, b, of_groups, masked = (tuple(map(mode.from_tensor, each)) for each in (A, B, OF_GROUPS, MASKED))
+        indices, counts = map(mode.from_tensor, (INDICES, COUNTS))
+        products = (
+            fp8gemm.gemm(*a, *b, out_dtype=name),
+            fp8gemm.gemm_grouped(*a, *of_groups, indices=indices, out_dtype=name),
+            fp8gemm.gemm_masked(*masked, *of_groups, counts, out_dtype=name),
+        )
+    assert all(isinstance(each, FakeTensor) and each.dtype == NAMES[name] for each in products)
 
 
 @pytest.mark.parametrize("name", NAMES)

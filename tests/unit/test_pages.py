@@ -1,7 +1,9 @@
-"""README.md and docs/*.md: every link leads somewhere, and every file that is named exists."""
+"""README.md and docs/*.md: every link leads somewhere, every file that is named exists, code imports what it uses."""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +70,27 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert not list(missing_files(page))
 
 
+def not_imported(text: str) -> set[str]:
+    """Packages and classes that the Python of a page uses, and that it has neither imported nor made above; what is the
+    reader's own begins with "My"."""
+    known, missing = set(dir(builtins)), set[str]()
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        nodes = list(ast.walk(ast.parse(block)))
+        for node in nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                known |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ClassDef):
+                known.add(node.name)
+        used = {node.id for node in nodes if isinstance(node, ast.Name)} - known
+        missing |= {name for name in used if name in ("fp8gemm", "torch") or name[0].isupper()}
+    return {name for name in missing if not name.startswith("My")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_imports_what_it_uses(page: Path) -> None:
+    assert not not_imported(page.read_text())
+
+
 def test_what_is_broken_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
@@ -76,6 +99,8 @@ def test_what_is_broken_is_found(tmp_path: Path) -> None:
         "`fp8gemm/families/dense.py` `jit/store.py::x` `benchmark/`\n"
         "[f](https://example.org/x.md)\n```\n[g](gone.md) `gone.py`\n```\n"
     )
+    code = "```python\nimport torch\nx = Model(MyModel())\n```\n```python\nfp8gemm.gemm(torch.ones(1), y)\n```\n"
+    assert not_imported(code) == {"Model", "fp8gemm"}
     assert list(broken_links(page)) == ["gone.md", "#four", "page.md#five"]
     assert list(missing_files(page)) == ["fp8gemm/families/dense.py", "jit/store.py", "benchmark/"]
 

@@ -105,12 +105,12 @@ class FakeMachine:
         path.chmod(0o755)
         return path
 
-    def run(self, **answers: str) -> tuple[int, str]:
+    def run(self, stdout: int = subprocess.PIPE, **answers: str) -> tuple[int, str]:
         """Exit code and standard error."""
         environment = {"PATH": f"{self.bin}:/usr/bin:/bin", "LOG": str(self.log), "SITE": str(self.site), "TORCH": ""}
         environment |= {"VENV": str(self.venv), "LACKS": "nothing"} | answers
         command = ["sh", str(ROOT / "scripts" / "venv.sh"), str(self.venv)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
         return done.returncode, done.stderr
 
     def chosen(self) -> Path:
@@ -131,6 +131,25 @@ def test_a_bare_machine_gets_its_own_environment_with_tested_versions(machine: F
     assert "--system-site-packages" not in machine.asked("venv")[0]
     pip, old, newer = machine.asked("pip")
     assert f"-c {ROOT / 'constraints.txt'} -e {ROOT}[test,dev]" in pip and "nvrtc-12.4" in old and "nvrtc-13.0" in newer
+
+
+@pytest.mark.parametrize("torch", ["", "2.11.0+cu130"])
+def test_it_says_what_takes_long_and_where_the_command_is(machine: FakeMachine, torch: str) -> None:
+    _, message = machine.run(TORCH=torch)
+    first, *_, last = message.splitlines()
+    assert first.startswith(f"venv.sh: building {machine.venv} ") and first.endswith("in a minute or two")
+    assert last == f"venv.sh: {machine.venv} is ready; its command is {machine.venv}/bin/fp8gemm"
+    assert all(" -qq " in asked for asked in machine.asked("pip"))
+
+
+def test_on_a_terminal_pip_shows_its_progress(machine: FakeMachine) -> None:
+    ours, terminal = os.openpty()
+    try:
+        machine.run(stdout=terminal)
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    assert machine.asked("pip") and not any("-q" in asked for asked in machine.asked("pip"))
 
 
 def test_a_failed_installation_fails(machine: FakeMachine) -> None:

@@ -282,7 +282,9 @@ def test_bad_operands_are_named(changes, message):
 def test_bad_dtypes_are_named():
     with pytest.raises(InputError, match="out_dtype: expected one of .*torch.float64, got torch.int8"):
         gemm_reference(**operands(), out_dtype=torch.int8)
-    with pytest.raises(InputError, match="dtype: expected torch.float32 or torch.float64, got torch.bfloat16"):
+    with pytest.raises(InputError, match="out_dtype: expected one of .*torch.float64, got 'half'"):
+        gemm_reference(**operands(), out_dtype="half")
+    with pytest.raises(InputError, match="dtype: expected one of torch.float32, torch.float64, got torch.bfloat16"):
         dequantize_weight(torch.zeros(4, 16, dtype=E4M3), torch.ones(1, 1), dtype=torch.bfloat16)
     with pytest.raises(InputError, match="activation: expected torch.float8_e4m3fn, got torch.float32"):
         dequantize_activation(torch.zeros(4, 16), torch.ones(4, 1))

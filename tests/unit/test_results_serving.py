@@ -15,25 +15,33 @@ def draw(name: str, result: dict[str, Any]) -> str:
 
 def warmup_result(**changes: Any) -> dict[str, Any]:
     """Two runs of a model; the second was made ready for one more chip."""
-    run = {"model": "tiny", "max_m": 512, "bytes": 3 << 20, "cold_seconds": 31.26, "warm_seconds": 0.714}
+    run = {
+        "model": "tiny",
+        "max_m": 512,
+        "kernels_with_experts": 120,
+        "bytes": 3 << 20,
+        "cold_seconds": 31.26,
+        "warm_seconds": 0.714,
+    }
     runs = [
         {**run, "tp": [1], "kernels": 40, "chips": {"h200": 30}},
         {**run, "tp": [8], "kernels": 90, "chips": {"h200": 60, "h20": 55}, **changes},
         {**run, "tp": [1, 8], "kernels": 99, "chips": {"h200": 66}, "cold_seconds": 90.0, "warm_seconds": 3.0},
     ]
     machine = {"date": "2026-01-02", "cpu": "Some CPU", "cores": 2, "python": "3.12.1", "nvrtc": "12.9", "repeats": 3}
-    return {**machine, "limits": {"cold_seconds": 60.0, "warm_seconds": 2.0}, "runs": runs}
+    return {**machine, "layout": "none", "limits": {"cold_seconds": 60.0, "warm_seconds": 2.0}, "runs": runs}
 
 
 def test_warmups_are_one_row_each_and_judged_by_the_slowest() -> None:
     text = draw("warmup", warmup_result())
     assert text.startswith("Some CPU, 2 processors, no GPU, 2026-01-02, Python 3.12.1, NVRTC 12.9. ")
-    assert "the median of 3" in text
+    assert "the median of 3" in text and "--layout none`: the linear layers alone" in text
     head, rule, first, second, both = (line for line in text.splitlines() if line.startswith("| "))
-    assert head == "| model | ranks | M up to | kernels | for h200 | for h20 | MiB | from nothing, s | all there, s |"
-    assert first == "| tiny | 1 | 512 | 40 | 30 | - | 3.0 | 31.3 | 0.71 |"
-    assert second == "| tiny | 8 | 512 | 90 | 60 | 55 | 3.0 | 31.3 | 0.71 |"
-    assert both == "| tiny | 1, 8 | 512 | 99 | 66 | - | 3.0 | 90.0 | 3.00 |"
+    counts = "kernels | with experts | for h200 | for h20"
+    assert head == f"| model | ranks | M up to | {counts} | MiB | from nothing, s | all there, s |"
+    assert first == "| tiny | 1 | 512 | 40 | 120 | 30 | - | 3.0 | 31.3 | 0.71 |"
+    assert second == "| tiny | 8 | 512 | 90 | 120 | 60 | 55 | 3.0 | 31.3 | 0.71 |"
+    assert both == "| tiny | 1, 8 | 512 | 99 | 120 | 66 | - | 3.0 | 90.0 | 3.00 |"
     assert head.count("|") == rule.count("|") == first.count("|")
     assert "- seconds from nothing: worst of the 2 for one number of ranks 31.3, at most 60 is asked: met." in text
     assert text.endswith("- seconds, all there: worst of the 2 for one number of ranks 0.714, at most 2 is asked: met.")

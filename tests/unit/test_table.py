@@ -169,6 +169,7 @@ def test_beyond_few_rows_an_entry_holds_for_a_static_weight_too(m: int, holds: b
         assert (select_config(replace(problem, static_weights=True), H200) == slow) is holds
 
 
+@pytest.mark.filterwarnings("ignore:.*the entry is passed over")
 def test_an_entry_cannot_bring_a_config_that_the_choice_may_not_fall_on(write: Write) -> None:
     """Or one weight would need more kernels than are promised."""
     few_rows = next(config for config in CANDIDATES if is_for_few_rows(config) and config.cluster_m == 1)
@@ -209,14 +210,6 @@ def test_the_first_table_that_knows_a_shape_decides_and_the_shipped_ones_are_las
     for paths, expected in orders.items():
         with settings.scope(tables=paths):
             assert select(777, N, K) == expected
-
-
-def test_a_tile_that_is_no_candidate_is_passed_over(write: Write) -> None:
-    stale, slow = write(entry(tile="384x384-c1x1")), slow_config()
-    with settings.scope(tables=[stale]):
-        assert select(777, N, K) == select_config(PROBLEM, H200, NO_TABLES)
-    with settings.scope(tables=[stale, write(entry())]):
-        assert select(777, N, K) == slow
 
 
 tuned = st.lists(st.tuples(st.integers(1, 200) | st.integers(1, 2000), st.integers(-40, 40)), max_size=12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from fp8gemm import settings
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.select import select
-from fp8gemm.tuning.table import Entry, Table, read_table, write_table
+from fp8gemm.tuning.select import enumerate_configs, select
+from fp8gemm.tuning.table import Entry, Table, forget_tables, read_table, tile_of, write_table
 
 N, K = 7168, 2048
 HEADING = {"gpu": "NVIDIA H200", "chip": "h200", "num_sms": 132, "date": "2026-01-01", "method": "by hand"}
@@ -60,6 +61,33 @@ def test_a_malformed_table_is_named_with_what_was_expected_and_what_came(case: s
 def test_a_missing_table_is_no_silence(tmp_path: Path) -> None:
     with settings.scope(tables=[tmp_path / "nowhere.json"]), pytest.raises(InputError, match="nowhere.json: expected"):
         select(64, N, K)
+
+
+def test_a_tile_that_is_no_candidate_is_passed_over_and_told_once(tmp_path: Path) -> None:
+    stale, sound = tmp_path / "stale.json", tmp_path / "sound.json"
+    stale.write_text(json.dumps(document(entries=[{**ENTRY, "m": m, "tile": "384x384-c1x1"} for m in (777, 2000)])))
+    usual, slow = select(777, N, K), select(4096, N, K)
+    assert tile_of(usual) != tile_of(slow)
+    sound.write_text(json.dumps(document(entries=[{**ENTRY, "tile": tile_of(slow)}])))
+    forget_tables()
+    told = rf"stale.json: expected the tile of a candidate for M up to 832, N = {N}, K = {K}, got '384x384-c1x1'"
+    with settings.scope(tables=[stale]):
+        with pytest.warns(RuntimeWarning, match=told) as caught:
+            assert select(777, N, K) == usual
+        assert len(caught) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            select(780, N, K, static_weights=True)
+            enumerate_configs(N, K, 4096)
+    with settings.scope(tables=[stale, sound]), pytest.warns(RuntimeWarning, match="passed over"):
+        assert tile_of(select(777, N, K)) == tile_of(slow)
+
+
+def test_nothing_is_told_of_the_tables_that_are_shipped() -> None:
+    forget_tables()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        enumerate_configs(N, K, 4096)
 
 
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:

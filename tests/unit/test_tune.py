@@ -115,6 +115,8 @@ def test_summary() -> None:
     assert (found.shapes, beside.shapes, beside.at_least_as_fast, beside.slowest) == (2, 2, 1, 0.5)
     assert beside.geomean == pytest.approx(1.0) and beside.best_geomean == pytest.approx(math.sqrt(2))
     assert "1.000" in str(found) and "50.00%" in str(found)
+    one = str(report.Summary.of([row(a=2.0, b=1.0, peer=4.0)]))
+    assert one.startswith("1 shape: ") and "geometric mean of 1 shape (of" in one
     assert report.Summary.of([]).regret_mean is None and "no shape" in str(report.Summary.of([]))
 
 

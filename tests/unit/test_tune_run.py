@@ -273,7 +273,7 @@ def test_a_budget_leaves_shapes_out(gpu: Gpu, capsys) -> None:
 def test_lines_for_people(gpu: Gpu, capsys) -> None:
     assert cli.main(["tune", "--shapes", str(SHAPE), "--candidates", "2", "--measure-ms", "0.01"]) == 0
     out = capsys.readouterr().out
-    assert "NVIDIA H200" in out and "seed" in out and RANKED[0] in out and "1 shapes: the choice costs 0.00%" in out
+    assert "NVIDIA H200" in out and "seed" in out and RANKED[0] in out and "1 shape: the choice costs 0.00%" in out
 
 
 def test_a_table_of_another_chip_is_refused(gpu: Gpu, capsys, tmp_path: Path) -> None:

@@ -288,5 +288,7 @@ def test_a_block_of_experts_asks_for_nothing_else(monkeypatch: pytest.MonkeyPatc
 
 
 def test_shapes_of_neither_a_weight_nor_of_groups_are_refused() -> None:
-    with pytest.raises(InputError, match=r"expected \(N, K\) of a weight or \(G, N, K\) of groups, got \(128,\)"):
+    with pytest.raises(
+        InputError, match=r"expected \(N, K\) of a weight or \(G, N, K\) of groups, whole numbers, got \(128,\)"
+    ):
         fp8gemm.warmup([(128,)])

@@ -71,7 +71,8 @@ def test_a_warmup_is_timed_from_nothing_and_again(model: Path, tmp_path: Path) -
     assert set(run["chips"]) == {"h200", "h100"} and run["kernels"] > run["quantizers"] > 0 and run["bytes"] > 0
     assert run["cold_seconds"] > run["warm_seconds"] > 0
     assert written["cores"] >= 1 and written["repeats"] == 1 and written["nvrtc"].count(".") == 1
-    assert f"tiny, tp 1, M up to 1: {run['kernels']} kernels" in done.stdout
+    assert run["kernels_with_experts"] == run["kernels"]  # it has none
+    assert f"tiny, tp 1, M up to 1, --layout none: {run['kernels']} kernels" in done.stdout
     drawn = load_script("results").SECTIONS["warmup"].draw(written)
     assert any(line.startswith("| tiny | 1 | 1 |") for line in drawn)
 
@@ -84,7 +85,10 @@ class Warmups:
         self._hits = hits
         monkeypatch.setattr(script, "warmup", self)
 
-    def __call__(self, *arguments: str) -> tuple[float, dict[str, Any]]:
+    def __call__(self, *arguments: str) -> tuple[float, Any]:
+        if "--list" in arguments:
+            assert "--layout" not in arguments
+            return 0.5, ["a kernel"] * 12
         hits = self._hits[len(self.asked)]
         self.asked.append(arguments)
         printed = {"kernels": 9, "compiled": 9 - hits, "hits": hits, "chips": {"h200": 5}, "quantizers": 4, "bytes": 7}
@@ -95,7 +99,7 @@ def test_the_median_of_the_warm_processes_counts(model: Path, monkeypatch: pytes
     script = load_script("warmup_time")
     warmups = Warmups(script, monkeypatch, [0, 9, 9, 9])
     run = script.measure(model, [1, 8], 16384, repeats=3)
-    assert (run["cold_seconds"], run["warm_seconds"]) == (30.0, 0.75)
+    assert (run["cold_seconds"], run["warm_seconds"], run["kernels_with_experts"]) == (30.0, 0.75, 12)
     assert len(set(warmups.asked)) == 1 and warmups.asked[0][:6] == (
         "--model",
         str(model),

@@ -95,7 +95,7 @@ _COLUMNS = (
     _Column("regs", 4, lambda row: str(row.artifact.resources.registers)),
     _Column("spills", 6, lambda row: str(row.spill_bytes)),
     _Column("smem KB", 7, lambda row: str(row.shared_bytes // 1024)),
-    _Column("compile s", 9, lambda row: f"{row.artifact.seconds:.2f}" if _is_compiled(row.artifact) else "cache"),
+    _Column("compile s", 9, lambda row: _compile_time(row.artifact)),
     _Column("us", 7, lambda row: _figure(row.us, 1)),
     _Column("TFLOPS", 6, lambda row: _figure(row.tflops, 0 if (row.tflops or 0) >= 100 else 1)),
     _Column("GB/s", 5, lambda row: _figure(row.gigabytes_per_second, 0)),
@@ -106,8 +106,8 @@ _COLUMNS = (
 
 LEGEND = (
     "config: tile M x N, stages, cluster M x N; of swapped operands: tile M x N, depth, CTAs that divide K. spills: "
-    "bytes a thread. rel. error: RMS against the float64 product of the dequantised operands; vs bf16: against the "
-    "unquantised product."
+    "bytes a thread. compile s: cache, where the kernel lay there before; reused, where a row above has it. rel. "
+    "error: RMS against the float64 product of the dequantised operands; vs bf16: against the unquantised product."
 )
 
 
@@ -150,16 +150,22 @@ class Summary:
         return cls(passed, len(rows) - passed, compiled, len(kernels) - compiled, tuple(sorted(places)))
 
     def __str__(self) -> str:
-        checks = f"{self.passed} of {self.passed + self.failed}" if self.failed else str(self.passed)
+        checks = f"{self.passed} of " * (self.failed > 0) + counted(self.passed + self.failed, "check")
         where = f"in {', '.join(self.cache)}" if self.cache else "this process's memory alone"
         return (
-            f"{checks} checks passed, {counted(self.compiled, 'kernel')} compiled, {self.from_cache} from the cache; "
-            f"the cache is {where}"
+            f"{checks} passed, {counted(self.compiled, 'kernel')} compiled, "
+            f"{self.from_cache} from the cache; the cache is {where}"
         )
 
 
 def _is_compiled(artifact: Artifact) -> bool:
     return artifact.source == "compiled"
+
+
+def _compile_time(artifact: Artifact) -> str:
+    """Seconds, or where the kernel was without them: what is in this process's memory a row above has brought there."""
+    without = {"disk": "cache", "memory": "reused"}
+    return without.get(artifact.source, f"{artifact.seconds:.2f}")
 
 
 def _figure(value: float | None, digits: int) -> str:

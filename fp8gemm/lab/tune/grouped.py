@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fp8gemm.lab.bench.grouped_cases import random_sizes
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.results import Row, Work
+from fp8gemm.quoting import counted
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import Chip
@@ -82,7 +83,7 @@ def run_grouped(
     summary, left_out = report.Summary.of([row for _, row in rows]), len(work) - len(rows)
     emit(f"\n{summary}")
     if left_out:
-        emit(f"{left_out} sizes of groups left out, the budget was used up")
+        emit(f"{counted(left_out, 'size')} of groups left out, the budget was used up")
     as_json = report.as_json([row for _, row in rows], summary)
     for found, (each, row) in zip(as_json["rows"], rows, strict=True):
         found |= {"layout": each.problem.grouping.value, "groups": each.problem.groups, "us": row.us}

@@ -11,6 +11,7 @@ from typing import Any
 
 from fp8gemm.lab.bench.report import cell
 from fp8gemm.lab.tune.results import Row
+from fp8gemm.quoting import counted
 from fp8gemm.tuning.table import Entry, Key, Table, tile_of_label
 
 MARGIN = 0.015
@@ -100,16 +101,16 @@ class Summary:
         if self.regret_mean is None or self.regret_p95 is None or self.regret_max is None:
             return "no shape has a time for the choice"
         text = (
-            f"{self.shapes} shapes: the choice costs {self.regret_mean:.2%} over the fastest candidate on average, "
-            f"{self.regret_p95:.2%} at the 95th percentile, {self.regret_max:.2%} at most"
+            f"{counted(self.shapes, 'shape')}: the choice costs {self.regret_mean:.2%} over the fastest candidate on "
+            f"average, {self.regret_p95:.2%} at the 95th percentile, {self.regret_max:.2%} at most"
         )
         for peer, beside in self.peers.items():
             text += (
-                f"\nspeed relative to {peer}: {beside.geomean:.3f} by geometric mean of {beside.shapes} shapes (of the "
-                f"fastest candidate {beside.best_geomean:.3f}), at least 1 at {beside.at_least_as_fast}, "
-                f"{beside.slowest:.3f} at the slowest"
+                f"\nspeed relative to {peer}: {beside.geomean:.3f} by geometric mean of "
+                f"{counted(beside.shapes, 'shape')} (of the fastest candidate {beside.best_geomean:.3f}), "
+                f"at least 1 at {beside.at_least_as_fast}, {beside.slowest:.3f} at the slowest"
             )
-        return text + (f"\n{self.failed} candidates failed" if self.failed else "")
+        return text + (f"\n{counted(self.failed, 'candidate')} failed" if self.failed else "")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
