@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("errors", "settings", "scales", "sizes"),
     },
     "nn": {"products", "routing", "checks", "errors", "scales", "sizes"},
-    "parallel": {"nn", "products", "checks", "errors", "scales", "sizes"},
+    "parallel": {"nn", "products", "routing", "checks", "errors", "scales", "sizes"},
     "integrations": {
         *("nn", "products", "checks", "driver"),
         *("errors", "installed", "scales", "settings", "sizes"),

@@ -1,0 +1,26 @@
+"""examples/serve_tp.py, as torchrun starts it: two processes say what one says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from tests.distributed.world import ROOT
+
+
+def test_two_ranks_say_the_same_as_one() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    sizes = ["--hidden", "512", "--batch", "2", "--prompt", "8", "--tokens", "8"]
+    done = subprocess.run(
+        [*command, "examples/serve_tp.py", *sizes, "--dtype", "float32", "--check", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["ranks"] == 2 and said["same_as_alone"] == said["of"] == 16 and said["tokens_per_second"] > 0
