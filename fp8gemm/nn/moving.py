@@ -50,6 +50,12 @@ def moving_only(fn: Change, *, bias: Tensor | None) -> Change:
             moved = fn(tensor)
             if moved.dtype in _BIAS_DTYPES:
                 return moved
+        part = getattr(tensor, "_local_tensor", None)  # a DTensor's, which torch 2.6 cannot view as another dtype
+        if part is not None:
+            place: Any = tensor
+            options = {"run_check": False, "shape": tensor.shape, "stride": tensor.stride()}
+            whole: Tensor = type(place).from_local(move(part), place.device_mesh, place.placements, **options)
+            return whole
         integers = tensor.view(_INTEGERS[tensor.element_size()])
         moved = fn(integers)
         if moved.dtype != integers.dtype:  # as of `Module.type`, which changes integers too

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts
 from fp8gemm.parallel import ExpertParallel
-from tests.distributed.models import SENT, error, part, same, sent
+from tests.distributed.models import SENT, error, fsdp_of_several_dtypes, part, same, sent
 from tests.distributed.world import Check, Rank
 
 EXPERTS, H, INNER, TOP_K = 8, 256, 128, 3
@@ -108,7 +108,7 @@ def compiled_experts_are_whole(world: Rank) -> None:
 
 
 def checkpoints_come_to_the_ranks(world: Rank) -> None:
-    """Tensors of the whole layer, of this rank's experts, and DTensors; and FSDP beside them."""
+    """Tensors of the whole layer, of this rank's experts, and DTensors."""
     whole = block()
     share = EXPERTS // world.ranks
     own = Fp8Experts(EXPERTS, H, INNER, first_expert=share * world.number, num_local_experts=share)
@@ -124,10 +124,16 @@ def checkpoints_come_to_the_ranks(world: Rank) -> None:
         assert torch.equal(module(*given), right)
         for name, parameter in module.named_parameters():
             assert isinstance(parameter, DTensor) and same(parameter.to_local(), state[name].to_local())
+
+
+def whole_experts_are_sharded_by_fsdp(world: Rank) -> None:
+    given = mine(world, routed(8 * world.ranks))
     sharded = block()
     fully_shard(sharded, mesh=world.mesh())
+    with fsdp_of_several_dtypes():
+        assert torch.equal(sharded(*given), block()(*given))
     sharded.load_state_dict(sharded.state_dict())
-    assert torch.equal(sharded(*given), whole(*given))
+    assert torch.equal(sharded(*given), block()(*given))
 
 
 def saved_experts_are_loaded(world: Rank) -> None:
@@ -170,6 +176,7 @@ CHECKS: tuple[Check, ...] = (
     rows_are_sent_quantised,
     compiled_experts_are_whole,
     checkpoints_come_to_the_ranks,
+    whole_experts_are_sharded_by_fsdp,
     saved_experts_are_loaded,
     experts_that_do_not_fit_are_refused,
 )
