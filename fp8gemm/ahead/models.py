@@ -78,7 +78,7 @@ def problems_of_experts(block: Fp8Experts, max_m: int | None, output: OutputType
     variants = GroupedVariants(outputs=(output,), batch_invariant=block.batch_invariant)
     return [
         problem
-        for weight in (block.gate_up_proj, block.down_proj)
+        for weight, _ in block.operands()
         for groups, n, k in [weight.shape]
         for problem in variants.problems(groups, n, k, MAX_M if max_m is None else max_m)
     ]

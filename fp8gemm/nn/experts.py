@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype
-from fp8gemm.checks.tensors import check_kept
-from fp8gemm.checks.tensors import check_tensor as check_dense
+from fp8gemm.checks.tensors import check_kept, check_tensor
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
-from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_tensor
+from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, WithScales, check_shaped
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.grouped import gemm_grouped, gemm_masked
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
@@ -110,7 +109,7 @@ class Fp8Experts(nn.Module):
             InputError: a tensor is not as described, or H or I is not a multiple of 16.
         """
         for name, weight in ((GATE_UP, gate_up_proj), (DOWN, down_proj)):
-            check_dense(name, weight)
+            check_tensor(name, weight)
             check_dtype(name, weight.dtype, INPUTS)
         return cls._of((gate_up_proj, None), (down_proj, None), num_experts, first_expert, batch_invariant)
 
@@ -197,9 +196,8 @@ class Fp8Experts(nn.Module):
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
         groups, device = self.num_local_experts, self.gate_up_proj.device
-        dtypes = INPUTS if scales is None else (CODES,)
-        check_tensor("x", x, dtypes, (None, self.hidden_size), "(M, H)", device)
-        check_tensor("offsets", offsets, INTEGERS, (groups + 1,), "(G + 1,)", device)
+        check_shaped("x", x, INPUTS if scales is None else (CODES,), (None, self.hidden_size), "(M, H)", device)
+        check_shaped("offsets", offsets, INTEGERS, (groups + 1,), "(G + 1,)", device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(_rows(x)) if scales is None else (x, scales)
         return self._of_sorted(codes, scales, offsets, options)
@@ -223,20 +221,21 @@ class Fp8Experts(nn.Module):
         """
         groups, device = self.num_local_experts, self.gate_up_proj.device
         dtypes = INPUTS if scales is None else (CODES,)
-        check_tensor("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
-        check_tensor("counts", counts, INTEGERS, (groups,), "(G,)", device)
+        check_shaped("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
+        check_shaped("counts", counts, INTEGERS, (groups,), "(G,)", device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(_rows(x), counts=counts) if scales is None else (x, scales)
-        gate_up = gemm_masked(codes, scales, *self._weights(GATE_UP), counts, **options)
-        return gemm_masked(*quantize_silu_mul(gate_up, counts=counts), *self._weights(DOWN), counts, **options)
+        gate_up, down = self.operands()
+        between = gemm_masked(codes, scales, *gate_up, counts, **options)
+        return gemm_masked(*quantize_silu_mul(between, counts=counts), *down, counts, **options)
 
     def _check_routed(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> None:
         device = self.gate_up_proj.device
-        check_tensor("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
-        check_dense("expert_ids", expert_ids)
+        check_shaped("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
+        check_tensor("expert_ids", expert_ids)
         shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
-        check_tensor("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
-        check_tensor("weights", weights, _FLOATS, shape, "(T, top_k)", device)
+        check_shaped("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
+        check_shaped("weights", weights, _FLOATS, shape, "(T, top_k)", device)
 
     def _of_tokens(
         self, codes: Tensor, scales: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]
@@ -247,13 +246,14 @@ class Fp8Experts(nn.Module):
         return unpermute(y, tokens.permutation, weights)
 
     def _of_sorted(self, codes: Tensor, scales: Tensor, offsets: Tensor, options: dict[str, Any]) -> Tensor:
-        gate_up = gemm_grouped(codes, scales, *self._weights(GATE_UP), offsets=offsets, **options)
-        return gemm_grouped(*quantize_silu_mul(gate_up), *self._weights(DOWN), offsets=offsets, **options)
+        gate_up, down = self.operands()
+        between = gemm_grouped(codes, scales, *gate_up, offsets=offsets, **options)
+        return gemm_grouped(*quantize_silu_mul(between), *down, offsets=offsets, **options)
 
-    def _weights(self, name: str) -> tuple[Tensor, Tensor]:
-        weight: Tensor = getattr(self, name)
-        check_kept(name, weight)
-        return weight, getattr(self, name + SCALES)
+    def operands(self) -> tuple[WithScales, WithScales]:
+        """What is multiplied by here: gate and up, then down. A block that is divided among ranks has more."""
+        check_kept(GATE_UP, self.gate_up_proj)
+        return (self.gate_up_proj, self.gate_up_proj_scale_inv), (self.down_proj, self.down_proj_scale_inv)
 
     def _options(self, out_dtype: torch.dtype, expected_m: int | None) -> dict[str, Any]:
         return {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.checks.dtypes import listed
-from fp8gemm.checks.tensors import check_features, check_no_gradient, check_whole, found
-from fp8gemm.checks.tensors import check_tensor as check_dense
+from fp8gemm.checks.tensors import check_features, check_no_gradient, check_tensor, check_whole, found
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import LIMIT
@@ -18,6 +17,8 @@ GATE_UP, DOWN = "gate_up_proj", "down_proj"
 SCALES = "_scale_inv"
 NAMES = (GATE_UP, GATE_UP + SCALES, DOWN, DOWN + SCALES)
 """The parameters' names, as transformers has them."""
+WithScales = tuple[Tensor, Tensor]
+"""A weight and its scales."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class ExpertsShape:
         Args:
             num_experts: of the whole layer, by default G.
         """
-        check_dense(DOWN, down)
+        check_tensor(DOWN, down)
         count, hidden, intermediate = down.shape if down.dim() == 3 else (0, 0, 0)
         return cls(
             num_experts=count if num_experts is None else num_experts,
@@ -86,7 +87,7 @@ class ExpertsShape:
         return self.hidden_size, self.intermediate_size
 
 
-def check_tensor(
+def check_shaped(
     name: str,
     tensor: Tensor,
     dtypes: Collection[torch.dtype],
@@ -100,7 +101,7 @@ def check_tensor(
     Raises:
         InputError: it is not; the message begins with ``name``.
     """
-    check_dense(name, tensor)
+    check_tensor(name, tensor)
     fits = tensor.dim() == len(shape) and all(
         size is None or size == found for size, found in zip(shape, tensor.shape, strict=True)
     )

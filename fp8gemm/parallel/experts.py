@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.experts_checkpoint import checked_state
-from fp8gemm.nn.experts_shape import NAMES
+from fp8gemm.nn.experts_shape import NAMES, WithScales
 from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import check_mesh, distributed, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, packed, summed, summed_part, unpacked
@@ -87,11 +87,13 @@ class ParallelExperts(Fp8Experts):
         dist.all_to_all_single(back[: sum(go)], mine, go, come, group=group)
         return unpermute(back, tokens.permutation, weights)
 
-    def _weights(self, name: str) -> tuple[Tensor, Tensor]:
-        weight, scales = super()._weights(name)
-        if not isinstance(weight, DTensor) or weight.device_mesh != self._mesh:
-            return weight, scales
-        return local(weight), local(scales)
+    def operands(self) -> tuple[WithScales, WithScales]:
+        pairs = super().operands()
+        weight, mesh = pairs[0][0], self._mesh
+        if not isinstance(weight, DTensor) or not (weight.device_mesh is mesh or weight.device_mesh == mesh):
+            return pairs  # sharded further: whoever gathers it puts another in its place
+        gate_up, down = ((local(each), local(scales)) for each, scales in pairs)
+        return gate_up, down
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """As `Fp8Experts` does, from DTensors too; of a whole layer's tensors each rank takes its own."""

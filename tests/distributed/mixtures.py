@@ -12,9 +12,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
+from fp8gemm.ahead.models import problems_of_experts
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts
 from fp8gemm.parallel import ExpertParallel
+from fp8gemm.tuning.problem import OutputType
 from tests.distributed.models import SENT, error, fsdp_of_several_dtypes, part, same, sent
 from tests.distributed.world import Check, Rank
 
@@ -97,6 +99,12 @@ def rows_are_sent_quantised(world: Rank) -> None:
     assert found == [("allreduce", hidden.nbytes)]
 
 
+def warmups_are_of_the_experts_of_a_rank(world: Rank) -> None:
+    problems = problems_of_experts(divided(world, block()), 64, OutputType.BFLOAT16)
+    share = EXPERTS // world.ranks
+    assert {(each.groups, each.n, each.k) for each in problems} == {(share, 2 * INNER, H), (share, H, INNER)}
+
+
 def compiled_experts_are_whole(world: Rank) -> None:
     given = mine(world, routed(16 * world.ranks))
     module = divided(world, block())
@@ -174,6 +182,7 @@ CHECKS: tuple[Check, ...] = (
     tokens_come_to_their_experts,
     ranks_may_have_other_numbers_of_tokens,
     rows_are_sent_quantised,
+    warmups_are_of_the_experts_of_a_rank,
     compiled_experts_are_whole,
     checkpoints_come_to_the_ranks,
     whole_experts_are_sharded_by_fsdp,
