@@ -155,6 +155,10 @@ def main() -> None:
     wait = torch.cuda.synchronize if has_gpus else (lambda: None)
     sizes = Sizes(options.layers, options.hidden, 2 * options.hidden, longest=options.prompt + options.tokens)
 
+    if sizes.key_value_heads % ranks:
+        raise SystemExit(
+            f"expected a number of ranks that divides {sizes.key_value_heads} key-value heads, got {ranks}"
+        )
     model = built(sizes, device, options.dtype)
     mesh = init_device_mesh(kind, (ranks,))
     for block in model.blocks:

@@ -61,15 +61,14 @@ def demand_of_model(
 
 def problems_of_layer(layer: Fp8Linear, max_m: int | None) -> list[Problem]:
     """What a layer asks for, each with the largest M."""
-    weight, _, added = layer.operands()
-    bias = Addend.NONE if added is None else Addend(str(added.dtype).removeprefix("torch."))
+    n, k, added = layer.multiplied()
+    bias = Addend.NONE if added is None else Addend(str(added).removeprefix("torch."))
     variants = Variants(
         outputs=(parse_output(layer.input_dtype),),
         epilogues=(epilogue_text(Addend.NONE, bias),),
-        static_weights=(True,),
+        static_weights=(layer.is_static(),),
         batch_invariant=layer.batch_invariant,
     )
-    n, k = weight.shape
     return variants.problems(n, k, layer.max_m if max_m is None else max_m)
 
 
@@ -78,9 +77,9 @@ def problems_of_experts(block: Fp8Experts, max_m: int | None, output: OutputType
     variants = GroupedVariants(outputs=(output,), batch_invariant=block.batch_invariant)
     return [
         problem
-        for weight, _ in block.operands()
-        for groups, n, k in [weight.shape]
-        for problem in variants.problems(groups, n, k, MAX_M if max_m is None else max_m)
+        for weight in (block.gate_up_proj, block.down_proj)
+        for n, k in [weight.shape[1:]]
+        for problem in variants.problems(block.num_local_experts, n, k, MAX_M if max_m is None else max_m)
     ]
 
 

@@ -175,7 +175,7 @@ class Fp8Experts(nn.Module):
         """
         self._check_routed(hidden, expert_ids, weights)
         options = self._options_of(hidden.dtype, expert_ids)
-        return self._of_tokens(*quantize_activation(_rows(hidden)), expert_ids, weights, options)
+        return self._of_tokens(*quantize_activation(contiguous_rows(hidden)), expert_ids, weights, options)
 
     def forward_sorted(
         self, x: Tensor, offsets: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -199,7 +199,7 @@ class Fp8Experts(nn.Module):
         check_shaped("x", x, INPUTS if scales is None else (CODES,), (None, self.hidden_size), "(M, H)", device)
         check_shaped("offsets", offsets, INTEGERS, (groups + 1,), "(G + 1,)", device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
-        codes, scales = quantize_activation(_rows(x)) if scales is None else (x, scales)
+        codes, scales = quantize_activation(contiguous_rows(x)) if scales is None else (x, scales)
         return self._of_sorted(codes, scales, offsets, options)
 
     def forward_masked(
@@ -224,7 +224,7 @@ class Fp8Experts(nn.Module):
         check_shaped("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
         check_shaped("counts", counts, INTEGERS, (groups,), "(G,)", device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
-        codes, scales = quantize_activation(_rows(x), counts=counts) if scales is None else (x, scales)
+        codes, scales = quantize_activation(contiguous_rows(x), counts=counts) if scales is None else (x, scales)
         gate_up, down = self.operands()
         between = gemm_masked(codes, scales, *gate_up, counts, **options)
         return gemm_masked(*quantize_silu_mul(between, counts=counts), *down, counts, **options)
@@ -294,6 +294,6 @@ class Fp8Experts(nn.Module):
         codes_from_bytes(self, GATE_UP, DOWN)
 
 
-def _rows(x: Tensor) -> Tensor:
+def contiguous_rows(x: Tensor) -> Tensor:
     """``x`` with its last dimension contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()

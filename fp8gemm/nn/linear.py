@@ -197,6 +197,14 @@ class Fp8Linear(nn.Module):
         more than these."""
         return self.weight, self.weight_scale_inv, self.bias
 
+    def multiplied(self) -> tuple[int, int, torch.dtype | None]:
+        """N and K of the product that is computed here, and the dtype of the bias that is added, None without one."""
+        return self.out_features, self.in_features, None if self.bias is None else self.bias.dtype
+
+    def is_static(self) -> bool:
+        """Whether the weight stays what it is between calls, and is not gathered for each, as FSDP does."""
+        return is_plain(self.operands()[0])
+
     def _product(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
         if goes_to_operator(_OPERANDS, x, weight, scales, bias):
             return self._traced(x, weight, scales, bias)

@@ -6,7 +6,8 @@ wherever K is divided, K, are multiples of 128 for each rank, else the operand i
 bias, is divided among ranks that divide K as torch divides what it makes partial. The ``_out`` forms have no rule, and
 DTensor refuses them.
 
-Imported when the first DTensor appears (`fp8gemm.ops.watch_for_dtensors`): to import torch.distributed takes long.
+Imported with `fp8gemm.parallel`, or when the first DTensor appears (`fp8gemm.ops.heed_dtensors`): to import
+torch.distributed takes long. ``torch.ops.fp8gemm`` alone does not see it appear under ``torch.inference_mode()``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
+from fp8gemm.sizes import SCALE_BLOCK
+
 Rule = tuple[list[Placement | None], list[Placement | None]]
 """Placements of the outputs, and of the arguments: None of those that are no tensors."""
 
-_BLOCK = 128
 _WHOLE, _ROWS, _COLUMNS, _DEPTH = Replicate(), Shard(0), Shard(1), Shard(2)
 
 
@@ -33,7 +35,7 @@ def _placed(outputs: Sequence[Placement], operands: Sequence[Placement], args: S
 
 def _divides(size: int, spec: Any) -> bool:
     """Whether each rank of the operand's mesh has whole blocks of a dimension of so many elements."""
-    return bool(size % (_BLOCK * spec.mesh.size()) == 0)
+    return bool(size % (SCALE_BLOCK * spec.mesh.size()) == 0)
 
 
 def _gemm(*args: Any) -> list[Rule]:

@@ -7,24 +7,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from fp8gemm.checks.dtypes import CODES
 from fp8gemm.errors import InputError
 from fp8gemm.nn.moving import frozen
 from fp8gemm.sizes import SCALE_BLOCK
 
+_CLASSES: dict[tuple[type, type], type] = {}
+"""Of divided layers that were of a class with methods of its own."""
 
-def check_mesh(mesh: DeviceMesh, weight: Tensor) -> None:
-    """A layer with this weight can be divided among the ranks of ``mesh``.
+
+def check_divisible(module: nn.Module, mesh: DeviceMesh, weight: Tensor, whole: type[nn.Module]) -> None:
+    """A layer with this weight, of a class that is or is derived from ``whole``, can be divided among ranks.
 
     Raises:
-        InputError: the mesh has several dimensions, or the layer is divided already.
+        InputError: the mesh has several dimensions, the layer is divided already, or does something of its own.
     """
     if mesh.ndim != 1:
         raise InputError(f"device_mesh: expected one dimension, got {mesh.ndim}; give a slice of it, mesh['tp'] say")
     if isinstance(weight, DTensor):
         raise InputError("module: expected one that is not divided among ranks yet, got one whose weight is a DTensor")
+    if type(module).forward is not whole.forward:
+        raise InputError(
+            f"module: expected the forward of {whole.__name__}, got a {type(module).__name__}, whose own would be lost"
+        )
+
+
+def become(module: nn.Module, kind: type[nn.Module], whole: type[nn.Module]) -> None:
+    """Make a layer one of class ``kind``, derived from ``whole``, and leave it what else its own class has."""
+    of = type(module)
+    made = kind if of is whole else _CLASSES.setdefault((kind, of), type(of.__name__, (kind, of), {}))
+    module.__class__ = made
 
 
 def check_whole_blocks(name: str, size: int, ranks: int) -> None:
@@ -47,17 +61,33 @@ def distributed(tensor: Tensor, mesh: DeviceMesh, placement: Placement, source: 
     Args:
         tensor: all of it. Rank ``source`` of the mesh sends the others theirs; each cuts out its own if that is None.
     """
+    if source is None:
+        return frozen(own_part(tensor, mesh, placement))
     # NOTE: codes travel as bytes, because not every backend knows FP8.
-    as_sent = tensor.detach().view(torch.uint8) if tensor.dtype == CODES else tensor.detach()
+    sent = tensor.detach().view(torch.uint8) if tensor.dtype == CODES else tensor.detach()
+    if isinstance(placement, Replicate):
+        sent = sent.clone()  # what is received is written into it
     options: dict[str, Any] = {} if source == 0 else {"src_data_rank": source}  # the keyword is newer than torch 2.6
-    local = distribute_tensor(as_sent, mesh, [placement], **options).to_local()
-    if not local.is_meta and local.untyped_storage().nbytes() > local.nbytes:
-        local = local.clone()  # or it would keep all of the tensor
-    local = local.view(tensor.dtype)
-    whole = DTensor.from_local(
-        local, mesh, [placement], run_check=False, shape=tensor.shape, stride=tensor.contiguous().stride()
-    )
-    return frozen(whole)
+    part = distribute_tensor(sent, mesh, [placement], **options).to_local().view(tensor.dtype)
+    return frozen(_whole_of(_alone(part), tensor, mesh, placement))
+
+
+def own_part(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    """This rank's part of ``tensor``, which a 1-D mesh divides evenly, as a DTensor in memory of its own."""
+    part = tensor.detach()
+    if isinstance(placement, Shard):
+        part = part.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()].contiguous()
+    return _whole_of(_alone(part), tensor, mesh, placement)
+
+
+def _alone(part: Tensor) -> Tensor:
+    """Without the rest of a storage that would be kept for it."""
+    return part.clone() if not part.is_meta and part.untyped_storage().nbytes() > part.nbytes else part
+
+
+def _whole_of(part: Tensor, tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    stride = torch.empty(tensor.shape, device="meta").stride()
+    return DTensor.from_local(part, mesh, [placement], run_check=False, shape=tensor.shape, stride=stride)
 
 
 def local(parameter: Tensor) -> Tensor:
@@ -67,3 +97,8 @@ def local(parameter: Tensor) -> Tensor:
     """
     part: Tensor = parameter._local_tensor  # type: ignore[attr-defined]
     return part
+
+
+def is_on(parameter: Tensor, mesh: DeviceMesh) -> bool:
+    """Whether a parameter is a DTensor on this very mesh: on no other, as where FSDP divides it further."""
+    return isinstance(parameter, DTensor) and (parameter.device_mesh is mesh or parameter.device_mesh == mesh)

@@ -11,13 +11,18 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from fp8gemm.checks.dtypes import CODES
-from fp8gemm.checks.tensors import check_tensor
+from fp8gemm.checks.tensors import check_tensor, check_whole
 from fp8gemm.errors import InputError
 from fp8gemm.products.quantize import quantize_activation
+from fp8gemm.quoting import quoted
 from fp8gemm.scales import block_count
 
 _PITCH_BYTES = 16
 """Rows of codes begin on such a boundary."""
+
+# The names since torch 2.13, which warns of those before.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def gather_quantized(x: Tensor, group: ProcessGroup, *, dim: int = 0) -> tuple[Tensor, Tensor]:
@@ -27,7 +32,8 @@ def gather_quantized(x: Tensor, group: ProcessGroup, *, dim: int = 0) -> tuple[T
     of 512, and as much as a row's end on a boundary of 16 bytes takes elsewhere.
 
     Args:
-        x: (..., K) bfloat16, float16 or float32, K a multiple of 16; of the same shape on each rank.
+        x: (..., K) bfloat16, float16 or float32, of any strides, K a multiple of 16; of the same shape on each rank,
+            which none can check for the others.
         group: the ranks.
         dim: along which ranks' rows are put behind each other, not the last.
 
@@ -39,12 +45,16 @@ def gather_quantized(x: Tensor, group: ProcessGroup, *, dim: int = 0) -> tuple[T
         InputError: ``x`` or ``dim`` is not as described.
     """
     check_tensor("x", x)
+    if not isinstance(group, ProcessGroup):
+        raise InputError(f"group: expected a torch.distributed.ProcessGroup, mesh.get_group() say, got {quoted(group)}")
     if x.dim() < 2:
         raise InputError(f"x: expected shape (..., K) of two dimensions or more, got shape {tuple(x.shape)}")
-    if not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
+    check_whole("dim", dim, -x.dim(), x.dim() - 1)
+    if dim % x.dim() == x.dim() - 1:
         raise InputError(f"dim: expected a dimension of x but its last, 0 to {x.dim() - 2}, got {dim}")
     k = x.shape[-1]
-    codes, scales = quantize_activation(x.reshape(-1, k))
+    rows = x.reshape(-1, k)
+    codes, scales = quantize_activation(rows if rows.stride(1) == 1 else rows.contiguous())
     return unpacked(gathered(packed(codes, scales).unflatten(0, x.shape[:-1]), dim, group), k)
 
 
@@ -69,7 +79,7 @@ def gathered(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     """All ranks' ``x``, of one shape, behind each other along ``dim``; contiguous."""
     ranks = group.size()
     out = x.new_empty((ranks * x.shape[0], *x.shape[1:]))
-    dist.all_gather_into_tensor(out, x.contiguous(), group=group)
+    _all_gather(out, x.contiguous(), group=group)
     if dim % x.dim() == 0:
         return out
     return torch.cat(out.chunk(ranks), dim=dim)
@@ -87,5 +97,5 @@ def summed_part(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     if dim % x.dim():
         x = torch.cat(x.chunk(ranks, dim=dim))
     out = x.new_empty((x.shape[0] // ranks, *x.shape[1:]))
-    dist.reduce_scatter_tensor(out, x.contiguous(), group=group)
+    _reduce_scatter(out, x.contiguous(), group=group)
     return out

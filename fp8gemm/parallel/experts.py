@@ -15,11 +15,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from fp8gemm.errors import InputError
-from fp8gemm.nn.experts import Fp8Experts
+from fp8gemm.nn.experts import Fp8Experts, contiguous_rows
 from fp8gemm.nn.experts_checkpoint import checked_state
 from fp8gemm.nn.experts_shape import NAMES, WithScales
 from fp8gemm.nn.moving import frozen
-from fp8gemm.parallel.blocks import check_mesh, distributed, local
+from fp8gemm.parallel.blocks import become, check_divisible, distributed, is_on, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, packed, summed, summed_part, unpacked
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.routing import permute, unpermute
@@ -52,8 +52,12 @@ class ParallelExperts(Fp8Experts):
         Raises:
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
+        hidden, expert_ids, weights = (
+            self._mine(name, each)
+            for name, each in (("hidden", hidden), ("expert_ids", expert_ids), ("weights", weights))
+        )
         self._check_routed(hidden, expert_ids, weights)
-        hidden = hidden if hidden.stride(1) == 1 else hidden.contiguous()
+        hidden = contiguous_rows(hidden)
         if isinstance(self._given, Shard) and self._exchange == "all_to_all":
             return self._sent(hidden, expert_ids, weights)
         if isinstance(self._given, Replicate):
@@ -87,27 +91,47 @@ class ParallelExperts(Fp8Experts):
         dist.all_to_all_single(back[: sum(go)], mine, go, come, group=group)
         return unpermute(back, tokens.permutation, weights)
 
+    def _mine(self, name: str, x: Tensor) -> Tensor:
+        """This rank's part of an argument."""
+        if not isinstance(x, DTensor):
+            return x
+        if x.device_mesh != self._mesh or x.placements != (self._given,):
+            raise InputError(
+                f"{name}: expected a tensor, or a DTensor on the block's {self._mesh} placed as {self._given}, got one "
+                f"on {x.device_mesh} placed as {x.placements}"
+            )
+        return x.to_local()
+
     def operands(self) -> tuple[WithScales, WithScales]:
         pairs = super().operands()
-        weight, mesh = pairs[0][0], self._mesh
-        if not isinstance(weight, DTensor) or not (weight.device_mesh is mesh or weight.device_mesh == mesh):
+        if not is_on(pairs[0][0], self._mesh):
             return pairs  # sharded further: whoever gathers it puts another in its place
         gate_up, down = ((local(each), local(scales)) for each, scales in pairs)
         return gate_up, down
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """As `Fp8Experts` does, from DTensors too; of a whole layer's tensors each rank takes its own."""
-        parts = {key: self._part(value) for key, value in state_dict.items()}
-        state = checked_state(parts, prefix, self._shape(), self.gate_up_proj.device)
-        for key in [prefix + name for name in NAMES]:
-            if key in state and not isinstance(state[key], DTensor):
-                state[key] = DTensor.from_local(state[key], self._mesh, [_PART], run_check=False)
-        nn.Module._load_from_state_dict(self, state, prefix, *others)
+        if not all(self._is_placed_as(name, state_dict.get(prefix + name)) for name in NAMES):
+            if not is_on(self.gate_up_proj, self._mesh):
+                raise InputError(f"{prefix}{NAMES[0]}: expected DTensors placed as the block, which is sharded further")
+            state_dict = checked_state(state_dict, prefix, self._shape(), self.gate_up_proj.device)
+            for key in [prefix + name for name in NAMES if prefix + name in state_dict]:
+                state_dict[key] = DTensor.from_local(state_dict[key], self._mesh, [_PART], run_check=False)
+        nn.Module._load_from_state_dict(self, state_dict, prefix, *others)
 
-    def _part(self, value: Any) -> Any:
-        if isinstance(value, DTensor) and value.device_mesh == self._mesh and value.placements == (_PART,):
-            return local(value)
-        return value
+    def _is_placed_as(self, name: str, value: object) -> bool:
+        """Whether a state dict's tensor is what and where the parameter is."""
+        own: Any = getattr(self, name)
+        if not isinstance(value, DTensor) or (value.dtype, value.shape) != (own.dtype, own.shape):
+            return False
+        return bool((value.device_mesh, value.placements) == (own.device_mesh, own.placements))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_group"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._group = self._mesh.get_group()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, exchange={self._exchange if isinstance(self._given, Shard) else None}"
@@ -126,10 +150,10 @@ def parallelize_experts(
         source: the rank of the mesh whose values are sent to all; None where each rank has them.
 
     Raises:
-        InputError: a mesh of several dimensions, a block that is divided already, other experts than these, or a number
-            of them that the ranks do not divide.
+        InputError: a mesh of several dimensions, a block that is divided already or has a forward of its own, other
+            experts than these, or a number of them that the ranks do not divide.
     """
-    check_mesh(mesh, block.gate_up_proj)
+    check_divisible(block, mesh, block.gate_up_proj, Fp8Experts)
     ranks, count = mesh.size(), block.num_experts
     if count % ranks:
         works = max(each for each in range(1, ranks) if count % each == 0)
@@ -152,7 +176,7 @@ def parallelize_experts(
         else:
             setattr(block, name, frozen(DTensor.from_local(whole.detach(), mesh, [_PART], run_check=False)))
     block.first_expert, block.num_local_experts = first, share
-    block.__class__ = ParallelExperts
+    become(block, ParallelExperts, Fp8Experts)
     assert isinstance(block, ParallelExperts)
     block._mesh, block._group, block._given, block._exchange = mesh, mesh.get_group(), given, exchange
     return block

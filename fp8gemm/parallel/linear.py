@@ -6,6 +6,7 @@ with its own plan, so that DTensor costs nothing when the layer is called.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -14,11 +15,13 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from fp8gemm.checks.dtypes import INPUTS, listed
+from fp8gemm.checks.tensors import check_no_gradient, check_tensor, found
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT
+from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
 from fp8gemm.nn.linear import Fp8Linear, Terms
-from fp8gemm.parallel.blocks import check_mesh, check_whole_blocks, distributed, local
+from fp8gemm.parallel.blocks import become, check_divisible, check_whole_blocks, distributed, is_on, local, own_part
 from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
 
 _FEATURES = ("out_features", "in_features")
@@ -62,7 +65,7 @@ class ParallelLinear(Fp8Linear):
             (..., N) of x's dtype, placed as ``output_layouts`` says.
 
         Raises:
-            InputError: ``x`` is not as described, or requires a gradient while gradients are enabled.
+            InputError: ``x`` is not as described, or requires a gradient while gradients are enabled. Nothing was sent.
         """
         raise NotImplementedError
 
@@ -72,20 +75,75 @@ class ParallelLinear(Fp8Linear):
         """As in `Fp8Linear`, of the rows, and with K divided the columns, that this rank multiplies."""
         return self._placed(super().forward_quantized(a, scales_a, out_dtype=out_dtype))
 
+    def operands(self) -> Terms:
+        parameters: Any = self._parameters  # to look up each of them by name takes longer
+        weight, scales, bias = parameters[WEIGHT], parameters[SCALES], parameters[BIAS]
+        if not is_on(weight, self._layouts.mesh):
+            return weight, scales, bias  # sharded further: whoever gathers it puts another in its place
+        return local(weight), local(scales), None if bias is None or not self._adds_bias else local(bias)
+
+    def multiplied(self) -> tuple[int, int, torch.dtype | None]:
+        n, k, added = super().multiplied()
+        ranks = self._layouts.mesh.size()
+        if self._divided == 0:
+            return n // ranks, k, added
+        return n, k // ranks, added if self._adds_bias else None
+
+    def _received(self, x: Tensor) -> tuple[Tensor, Placement]:
+        """This rank's part of an input that is checked, and how the whole is placed.
+
+        NOTE: before anything is sent, and of what all ranks have alike, so that none waits for one that refuses.
+        """
+        layouts, place = self._layouts, self._layouts.given
+        check_tensor("x", x)
+        if isinstance(x, DTensor):
+            if x.device_mesh != layouts.mesh:
+                raise InputError(
+                    f"x: expected a DTensor on the layer's mesh, {layouts.mesh}, got one on {x.device_mesh}"
+                )
+            (place,) = x.placements
+        k = self.in_features
+        if not isinstance(x, DTensor) and _is_last(place, x):
+            k //= layouts.mesh.size()
+        if x.dtype not in INPUTS or x.dim() == 0 or x.shape[-1] != k:
+            raise InputError(f"x: expected {listed(INPUTS)} of shape (..., {k}) = (..., K), got {found(x)}")
+        if x.device != self.weight.device:
+            raise InputError(f"x: expected the device of weight, {self.weight.device}, got {x.device}")
+        check_no_gradient("x", x)
+        for name, each in (("input_layouts", place), ("output_layouts", layouts.wanted)):
+            if isinstance(each, Shard) and not -x.dim() <= each.dim < x.dim():
+                raise InputError(f"{name}: expected a dimension of x, which has {x.dim()}, got {each}")
+        if not isinstance(x, DTensor):
+            return x, place
+        if isinstance(place, Shard) and x.shape[place.dim] % layouts.mesh.size():  # parts of different sizes
+            x, place = x.redistribute(placements=[Replicate()]), Replicate()
+        return x.to_local(), place
+
     def _placed(self, product: Tensor) -> Tensor:
         """This rank's product as the layer's output."""
         return given_away(product, self._layouts, self._group, is_part_of_sum=self._divided == 1)
 
-    def operands(self) -> Terms:
-        parameters: Any = self._parameters  # to look up each of them by name takes longer
-        weight, scales, bias = parameters[WEIGHT], parameters[SCALES], parameters[BIAS]
-        mesh = self._layouts.mesh
-        if not isinstance(weight, DTensor) or not (weight.device_mesh is mesh or weight.device_mesh == mesh):
-            return weight, scales, bias  # sharded further: whoever gathers it puts another in its place
-        return local(weight), local(scales), None if bias is None or not self._adds_bias else local(bias)
-
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {_FEATURES[self._divided]} divided by {self._layouts.mesh.size()}"
+
+    # Loading, copying.
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """As `Fp8Linear` does, from DTensors too; of a whole layer's tensors each rank takes its own."""
+        state = checked_state(state_dict, prefix, self.out_features, self.in_features, has_bias=self.bias is not None)
+        for name, parameter in self.named_parameters(recurse=False):
+            value = state.get(prefix + name)
+            if isinstance(value, Tensor) and not isinstance(value, DTensor) and is_on(parameter, self._layouts.mesh):
+                (place,) = parameter.placements  # type: ignore[attr-defined]
+                state[prefix + name] = own_part(value, self._layouts.mesh, place)
+        super()._load_from_state_dict(state, prefix, *others)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_group"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._group = self._layouts.mesh.get_group()
 
 
 class ColwiseLinear(ParallelLinear):
@@ -94,9 +152,9 @@ class ColwiseLinear(ParallelLinear):
     _divided = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        x, place = received(x, self._layouts)
+        x, place = self._received(x)
         terms = self.operands()
-        if isinstance(place, Shard) and place.dim % x.dim() < x.dim() - 1:
+        if isinstance(place, Shard) and not _is_last(place, x):
             codes, scales = gather_quantized(x, self._group, dim=place.dim)
             k, blocks = codes.shape[-1], scales.shape[-1]
             product = self._product_of_codes(codes.reshape(-1, k), scales.reshape(-1, blocks), terms, x.dtype)
@@ -104,7 +162,7 @@ class ColwiseLinear(ParallelLinear):
         if isinstance(place, Shard):
             x = gathered(x, -1, self._group)
         elif not isinstance(place, Replicate):
-            x = redistributed(x, place, Replicate(), self._layouts.mesh)
+            x = redistributed(x, place, Replicate(), self._layouts.mesh).to_local()
         return self._placed(self._product(x, *terms))
 
 
@@ -114,50 +172,44 @@ class RowwiseLinear(ParallelLinear):
     _divided = 1
 
     def forward(self, x: Tensor) -> Tensor:
-        x, place = received(x, self._layouts)
+        x, place = self._received(x)
         mesh = self._layouts.mesh
         if isinstance(place, Replicate):
             x = x.chunk(mesh.size(), dim=-1)[mesh.get_local_rank()]
-        elif not (isinstance(place, Shard) and place.dim % x.dim() == x.dim() - 1):
-            x = redistributed(x, place, Shard(x.dim() - 1), mesh)
+        elif not _is_last(place, x):
+            x = redistributed(x, place, Shard(x.dim() - 1), mesh).to_local()
         return self._placed(self._product(x, *self.operands()))
 
 
-def received(x: Tensor, layouts: Layouts) -> tuple[Tensor, Placement]:
-    """This rank's part of an input, and how the whole is placed."""
-    if not isinstance(x, DTensor):
-        return x, layouts.given
-    if x.device_mesh != layouts.mesh:
-        raise InputError(f"x: expected a DTensor on the layer's mesh, {layouts.mesh}, got one on {x.device_mesh}")
-    (place,) = x.placements
-    if isinstance(place, Shard) and x.shape[place.dim] % layouts.mesh.size():  # parts of different sizes
-        x, place = x.redistribute(placements=[Replicate()]), Replicate()
-    return x.to_local(), place
+def _is_last(place: Placement, x: Tensor) -> bool:
+    """Whether ranks have parts of a tensor's last dimension."""
+    return isinstance(place, Shard) and place.dim in (-1, x.dim() - 1)
 
 
 def given_away(x: Tensor, layouts: Layouts, group: ProcessGroup, *, is_part_of_sum: bool) -> Tensor:
     """A product of this rank, which has some columns of the whole or a part of each sum, as ``layouts`` asks for it."""
     wanted, last = layouts.wanted, x.dim() - 1
     dim = wanted.dim % x.dim() if isinstance(wanted, Shard) else None
+    whole: DTensor | None = None
     if is_part_of_sum:
         if isinstance(wanted, Replicate):
             x = summed(x, group)
         elif dim is not None and x.shape[dim] % layouts.mesh.size() == 0:
             x = summed_part(x, dim, group)
         elif not isinstance(wanted, Partial):
-            x = redistributed(x, Partial(), wanted, layouts.mesh)
+            whole = redistributed(x, Partial(), wanted, layouts.mesh)
     elif isinstance(wanted, Replicate):
         x = gathered(x, last, group)
     elif dim != last:
-        x = redistributed(x, Shard(last), wanted, layouts.mesh)
-    return x if layouts.local else DTensor.from_local(x, layouts.mesh, [wanted], run_check=False)
+        whole = redistributed(x, Shard(last), wanted, layouts.mesh)
+    if layouts.local:
+        return x if whole is None else whole.to_local()
+    return DTensor.from_local(x, layouts.mesh, [wanted], run_check=False) if whole is None else whole
 
 
-def redistributed(x: Tensor, place: Placement, wanted: Placement, mesh: DeviceMesh) -> Tensor:
+def redistributed(x: Tensor, place: Placement, wanted: Placement, mesh: DeviceMesh) -> DTensor:
     """As torch moves it, from any placement to any."""
-    whole = DTensor.from_local(x, mesh, [place], run_check=False)
-    moved: Tensor = whole.redistribute(placements=[wanted]).to_local()
-    return moved
+    return DTensor.from_local(x, mesh, [place], run_check=False).redistribute(placements=[wanted])
 
 
 def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, source: int | None) -> Fp8Linear:
@@ -170,23 +222,22 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
         source: the rank of the mesh whose values are sent to all; None where each rank has them.
 
     Raises:
-        InputError: a mesh of several dimensions, a layer that is divided already, or a size that is not of whole blocks
-            for each rank.
+        InputError: a mesh of several dimensions, a layer that is divided already or has a forward of its own, a
+            placement that is no sum, or a size that is not of whole blocks for each rank.
     """
     mesh, dim = layouts.mesh, kind._divided
-    check_mesh(mesh, layer.weight)
+    check_divisible(layer, mesh, layer.weight, Fp8Linear)
+    for name, each in (("input_layouts", layouts.given), ("output_layouts", layouts.wanted)):
+        if isinstance(each, Partial) and each.reduce_op != "sum":
+            raise InputError(f"{name}: expected Partial('sum'), or Shard or Replicate, got {each}")
     check_whole_blocks(_FEATURES[dim], (layer.out_features, layer.in_features)[dim], mesh.size())
     places: dict[str, Placement] = {WEIGHT: Shard(dim), SCALES: Shard(dim), BIAS: Replicate() if dim else Shard(0)}
     for name, parameter in list(layer.named_parameters(recurse=False)):
         setattr(layer, name, distributed(parameter, mesh, places[name], source))
-    of = type(layer)  # which may have methods of its own
-    layer.__class__ = kind if of is Fp8Linear else _CLASSES.setdefault((kind, of), type(of.__name__, (kind, of), {}))
+    layer._plan = copy(layer._plan)  # the one before knows whole weights, and calls by where they were
+    become(layer, kind, Fp8Linear)
     assert isinstance(layer, ParallelLinear)
     layer._layouts, layer._group = layouts, mesh.get_group()
     layer._adds_bias = dim == 0 or mesh.get_local_rank() == 0
     layer._prepare()
     return layer
-
-
-_CLASSES: dict[tuple[type, type], type] = {}
-"""Of divided layers that were of another class than `Fp8Linear`."""

@@ -11,5 +11,5 @@ DYING: Check = states.a_rank_that_dies_is_an_error
 
 CHECKS: dict[int, dict[str, Check]] = {
     ranks: {check.__name__: check for check in checks}
-    for ranks, checks in ((2, (*_ANY, *states.OF_TWO)), (4, (*_ANY, *states.OF_FOUR)))
+    for ranks, checks in ((2, (*_ANY, *states.OF_TWO)), (4, (*_ANY, *mixtures.OF_FOUR, *states.OF_FOUR)))
 }

@@ -139,6 +139,12 @@ def parts_of_different_sizes(world: Rank) -> None:
     out = model(whole)
     placed = DTensor.from_local(out, mesh, [Shard(0)], run_check=False, shape=x.shape, stride=x.stride())
     assert error(placed.full_tensor(), mlp()(x)) < SENT
+    hidden = inputs(world.ranks + 1, columns=WIDE)
+    for style, layer, given in ((ColwiseParallel, "up", x), (RowwiseParallel, "down", hidden)):
+        options = {"input_layouts": Replicate(), "output_layouts": Shard(0), "use_local_output": False}
+        model = parallelize_module(mlp(), mesh, {layer: style(**options)})
+        right, out = getattr(mlp(), layer)(given), getattr(model, layer)(given)
+        assert out.shape == right.shape and error(out.full_tensor(), right) < SENT
 
 
 def what_does_not_fit_is_refused_unchanged(world: Rank) -> None:
@@ -179,6 +185,54 @@ def warmups_are_of_what_a_rank_has(world: Rank) -> None:
         assert {(each.n, each.k, each.bias) for each in problems_of_layer(layer, 64)} == {(n, k, bias)}
 
 
+def what_is_wrong_with_an_input_is_said_before_anything_is_sent(world: Rank) -> None:
+    """By each rank, so that none waits for another."""
+    for style, layer, k in ((ColwiseParallel, "up", HIDDEN), (RowwiseParallel, "down", WIDE)):
+        for place in (Replicate(), Shard(0), Shard(-1)):
+            model = parallelize_module(mlp(), world.mesh(), {layer: style(input_layouts=place)})
+            expected = k // world.ranks if place == Shard(-1) else k
+            good = inputs(8, columns=expected)
+            for x in (torch.tensor(1.0).bfloat16(), inputs(4, columns=expected - 1), good.double(), None):
+                with sent() as found, pytest.raises(InputError, match=rf"x: expected .*({expected}|torch.Tensor)"):
+                    getattr(model, layer)(x)
+                assert found == []
+            with sent() as found, pytest.raises(InputError, match="x: .*requires_grad"):
+                getattr(model, layer)(good.requires_grad_())
+            assert found == []
+    for name in ("input_layouts", "output_layouts"):
+        model = parallelize_module(mlp(), world.mesh(), {"up": ColwiseParallel(**{name: Shard(2)})})
+        with sent() as found, pytest.raises(InputError, match=f"{name}: expected a dimension of x, which has 2, got"):
+            model.up(inputs(8))
+        assert found == []
+    for options in ({"input_layouts": Partial("avg")}, {"output_layouts": Partial("max")}):
+        with pytest.raises(InputError, match="layouts: expected Partial"):
+            parallelize_module(mlp(), world.mesh(), {"down": RowwiseParallel(**options)})
+
+
+def strides_do_not_matter(world: Rank) -> None:
+    columns = inputs(HIDDEN, columns=8 * world.ranks).T
+    right = mlp().up(columns)
+    model = mlp()
+    divided(world, model, Shard(0))
+    mine = columns.chunk(world.ranks)[world.number]
+    assert not mine.is_contiguous() and torch.equal(model.up(mine), part(right, -1, world.number, world.ranks))
+
+
+def layers_with_a_forward_of_their_own_are_refused(world: Rank) -> None:
+    class Doubled(Fp8Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    class Named(Fp8Linear):
+        def named(self) -> str:
+            return "mine"
+
+    with pytest.raises(InputError, match="module: expected the forward of Fp8Linear, got a Doubled"):
+        parallelize_module(Doubled(HIDDEN, HIDDEN), world.mesh(), ColwiseParallel())
+    layer = parallelize_module(Named(HIDDEN, HIDDEN), world.mesh(), ColwiseParallel())
+    assert layer.named() == "mine" and "divided by" in repr(layer) and isinstance(layer, Named)
+
+
 def other_layers_are_torchs(world: Rank) -> None:
     mesh = world.mesh()
     torch.manual_seed(3)
@@ -213,6 +267,9 @@ CHECKS: tuple[Check, ...] = (
     quantised_rows_are_gathered,
     any_placement_comes_and_goes,
     parts_of_different_sizes,
+    what_is_wrong_with_an_input_is_said_before_anything_is_sent,
+    strides_do_not_matter,
+    layers_with_a_forward_of_their_own_are_refused,
     what_does_not_fit_is_refused_unchanged,
     warmups_are_of_what_a_rank_has,
     other_layers_are_torchs,

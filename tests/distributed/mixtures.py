@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -144,6 +145,28 @@ def whole_experts_are_sharded_by_fsdp(world: Rank) -> None:
     assert torch.equal(sharded(*given), block()(*given))
 
 
+def divided_experts_are_sharded_by_fsdp(world: Rank) -> None:
+    mesh = world.mesh(2, world.ranks // 2, names=("dp", "ep"))
+    given = mine(world, routed(8 * world.ranks))
+    right = block()(*given)
+    module = parallelize_module(block(), mesh["ep"], ExpertParallel(exchange="all_to_all"))
+    fully_shard(module, mesh=mesh["dp"])
+    with fsdp_of_several_dtypes():
+        assert torch.equal(module(*given), right)
+    place = str(world.kept / "experts of two dimensions")
+    dcp.save({"experts": module.state_dict()}, checkpoint_id=place)
+    other = parallelize_module(Fp8Experts(EXPERTS, H, INNER), mesh["ep"], ExpertParallel(exchange="all_to_all"))
+    fully_shard(other, mesh=mesh["dp"])
+    with pytest.raises(InputError, match="gate_up_proj: expected DTensors placed as the block"):
+        other.load_state_dict(block().state_dict())
+    state = {"experts": other.state_dict()}
+    dcp.load(state, checkpoint_id=place)
+    other.load_state_dict(state["experts"])
+    assert torch.equal(other(*given), right)
+    problems = problems_of_experts(other, 64, OutputType.BFLOAT16)
+    assert {each.groups for each in problems} == {EXPERTS // mesh["ep"].size()}
+
+
 def saved_experts_are_loaded(world: Rank) -> None:
     place = str(world.kept / f"experts of {world.ranks}")
     dcp.save({"experts": divided(world, block()).state_dict()}, checkpoint_id=place)
@@ -169,6 +192,14 @@ def experts_that_do_not_fit_are_refused(world: Rank) -> None:
         parallelize_module(nn.Linear(4, 4), mesh, ExpertParallel())
     with pytest.raises(InputError, match="not divided among ranks yet"):
         parallelize_module(parallelize_module(block(), mesh, ExpertParallel()), mesh, ExpertParallel())
+    module = divided(world, block())
+    hidden, *others = mine(world, routed(8 * world.ranks))
+    placed = DTensor.from_local(hidden, mesh, [Shard(0)], run_check=False)
+    assert torch.equal(module(placed, *others), module(hidden, *others))
+    with pytest.raises(InputError, match="hidden: expected a tensor, or a DTensor on the block's"):
+        module(DTensor.from_local(hidden, mesh, [Replicate()], run_check=False), *others)
+    again = copy.deepcopy(module)
+    assert torch.equal(again(hidden, *others), module(hidden, *others))
     for options, message in (
         ({"input_layouts": Shard(1)}, "input_layouts: expected"),
         ({"input_layouts": Partial()}, "input_layouts: expected"),
@@ -189,3 +220,4 @@ CHECKS: tuple[Check, ...] = (
     saved_experts_are_loaded,
     experts_that_do_not_fit_are_refused,
 )
+OF_FOUR: tuple[Check, ...] = (divided_experts_are_sharded_by_fsdp,)

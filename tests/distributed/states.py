@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
+from fp8gemm.ahead.models import problems_of_layer
 from fp8gemm.errors import InputError
+from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel
-from tests.distributed.models import SENT, Mlp, error, fsdp_of_several_dtypes, inputs, mlp, same
+from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, error, fsdp_of_several_dtypes, inputs, mlp, same
 from tests.distributed.world import Check, Rank
 
 
@@ -53,6 +57,42 @@ def layers_move_and_keep_their_values(world: Rank) -> None:
     assert torch.equal(model(x), right)
 
 
+def whole_tensors_are_loaded_by_each_rank_its_own(world: Rank) -> None:
+    right, x = mlp(), inputs(4)
+    for assign in (False, True):
+        with torch.device("meta"):
+            model = Mlp()
+        divided(model, world.mesh())
+        if not assign:
+            model.to_empty(device="cpu")
+        model.load_state_dict(right.state_dict(), assign=assign)
+        same_values(model, mlp())
+        assert error(model(x), right(x)) < SENT
+        assert model.up.weight.to_local().untyped_storage().nbytes() == model.up.weight.to_local().nbytes
+
+
+def nothing_of_the_whole_is_kept_or_written(world: Rank) -> None:
+    """Neither the weight nor its plans; and the values of another rank go to this one's layer alone."""
+    whole = mlp()
+    bias = torch.full((HIDDEN,), float(world.number), dtype=torch.bfloat16)
+    codes = whole.down.weight.detach(), whole.down.weight_scale_inv.detach()
+    layer = Fp8Linear.from_quantized(*codes, bias)
+    plan, weight = layer._plan, weakref.ref(layer.weight)
+    parallelize_module(layer, world.mesh(), RowwiseParallel())
+    assert layer._plan is not plan and weight() is None
+    assert torch.equal(bias, torch.full_like(bias, world.number)) and not layer.bias.to_local().any()
+
+
+def copies_are_layers_of_their_own(world: Rank) -> None:
+    model, x = mlp(), inputs(4)
+    divided(model, world.mesh())
+    right, other = model(x), copy.deepcopy(model)
+    same_values(other, mlp())
+    for parameter in model.parameters():
+        parameter._local_tensor.view(torch.uint8).zero_()
+    assert torch.equal(other(x), right) and not model(x).any()
+
+
 def whole_layers_are_sharded_by_fsdp(world: Rank) -> None:
     right, model, x = mlp(), mlp(), inputs(4)
     for each in (model.up, model.down, model):
@@ -79,6 +119,8 @@ def divided_layers_are_sharded_by_fsdp(world: Rank) -> None:
         with fsdp_of_several_dtypes():
             assert error(model(x), right(x)) < SENT
     assert model.up.weight.device_mesh.ndim == 2
+    for layer, n, k in ((model.up, WIDE // mesh["tp"].size(), HIDDEN), (model.down, HIDDEN, WIDE // mesh["tp"].size())):
+        assert {(each.n, each.k, each.static_weights) for each in problems_of_layer(layer, 64)} == {(n, k, False)}
 
 
 def _saved(world: Rank, mesh: DeviceMesh, name: str) -> None:
@@ -124,6 +166,9 @@ def a_rank_that_dies_is_an_error(world: Rank) -> None:
 
 CHECKS: tuple[Check, ...] = (
     layers_move_and_keep_their_values,
+    whole_tensors_are_loaded_by_each_rank_its_own,
+    nothing_of_the_whole_is_kept_or_written,
+    copies_are_layers_of_their_own,
     whole_layers_are_sharded_by_fsdp,
 )
 OF_TWO: tuple[Check, ...] = (saved_by_two,)

@@ -84,6 +84,10 @@ def outcomes(processes: list[subprocess.Popen[str]], directory: Path) -> dict[st
         of_rank: Mapping[str, str] = json.loads(path.read_text()) if path.is_file() else {"the world": printed}
         for name, wrong in of_rank.items():
             found[name] = found.get(name, "") + (f"rank {rank}: {wrong}\n" if wrong else "")
+        if processes[rank].returncode:
+            # In what it had begun last, or on its way out.
+            last = list(of_rank)[-1]
+            found[last] += f"rank {rank} ended with {processes[rank].returncode}:\n{printed[-2000:]}\n"
     return found
 
 

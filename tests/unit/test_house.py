@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cache": {"errors", "settings"},
     "jit": {"cache", "driver", "errors", "settings"},
     "checks": {"tuning", "errors", "scales", "sizes"},
-    "ops": {"checks", "scales"},
+    "ops": {"checks", "scales", "sizes"},
     "routing": {"checks", "errors", "scales", "sizes"},
     "kernels": {"jit", "tuning", "driver", "errors", "settings", "sizes"},
     "products": {
@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("errors", "settings", "scales", "sizes"),
     },
     "nn": {"products", "routing", "checks", "errors", "scales", "sizes"},
-    "parallel": {"nn", "products", "routing", "checks", "errors", "scales", "sizes"},
+    "parallel": {"nn", "products", "ops", "routing", "checks", "errors", "scales", "sizes"},
     "integrations": {
         *("nn", "products", "checks", "driver"),
         *("errors", "installed", "scales", "settings", "sizes"),
