@@ -28,13 +28,13 @@ def zero_codes(*shape: int, device: torch.device | str | None) -> nn.Parameter:
 
 def state_with_bytes(layer: nn.Module, *names: str) -> dict[str, Any]:
     """What pickle keeps of a layer: these codes as bytes, because what it writes of an FP8 tensor torch cannot load."""
-    codes = {name: getattr(layer, name).detach().view(torch.uint8) for name in names}
+    codes = {name: _viewed(getattr(layer, name).detach(), torch.uint8) for name in names}
     return {**layer.__dict__, "_parameters": {**layer._parameters, **codes}}
 
 
 def codes_from_bytes(layer: nn.Module, *names: str) -> None:
     """The codes of a layer that was given such a state, as FP8 again."""
-    codes = {name: frozen(getattr(layer, name).view(CODES)) for name in names}
+    codes = {name: frozen(_viewed(getattr(layer, name), CODES)) for name in names}
     layer._parameters = {**layer._parameters, **codes}
 
 
@@ -50,12 +50,8 @@ def moving_only(fn: Change, *, bias: Tensor | None) -> Change:
             moved = fn(tensor)
             if moved.dtype in _BIAS_DTYPES:
                 return moved
-        part = getattr(tensor, "_local_tensor", None)  # a DTensor's, which torch 2.6 cannot view as another dtype
-        if part is not None:
-            place: Any = tensor
-            options = {"run_check": False, "shape": tensor.shape, "stride": tensor.stride()}
-            whole: Tensor = type(place).from_local(move(part), place.device_mesh, place.placements, **options)
-            return whole
+        if (part := _part_of(tensor)) is not None:
+            return _whole_of(move(part), tensor)
         integers = tensor.view(_INTEGERS[tensor.element_size()])
         moved = fn(integers)
         if moved.dtype != integers.dtype:  # as of `Module.type`, which changes integers too
@@ -63,3 +59,21 @@ def moving_only(fn: Change, *, bias: Tensor | None) -> Change:
         return moved.view(tensor.dtype)
 
     return move
+
+
+def _viewed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """As another dtype of the same size."""
+    part = _part_of(tensor)
+    return tensor.view(dtype) if part is None else _whole_of(part.view(dtype), tensor)
+
+
+def _part_of(tensor: Tensor) -> Tensor | None:
+    """This rank's of a DTensor, which torch 2.6 cannot view as another dtype; None of any other tensor."""
+    return getattr(tensor, "_local_tensor", None)
+
+
+def _whole_of(part: Tensor, placed: Any) -> Tensor:
+    """The DTensor that is ``part`` here, and divided as ``placed`` is."""
+    options = {"run_check": False, "shape": placed.shape, "stride": placed.stride()}
+    whole: Tensor = type(placed).from_local(part, placed.device_mesh, placed.placements, **options)
+    return whole

@@ -23,6 +23,7 @@ from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
 from fp8gemm.nn.linear import Fp8Linear, Terms
 from fp8gemm.parallel.blocks import become, check_divisible, check_whole_blocks, distributed, is_on, local, own_part
 from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
+from fp8gemm.products.watched import is_plain
 
 _FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
@@ -54,6 +55,8 @@ class ParallelLinear(Fp8Linear):
     """The weight's dimension of which ranks have parts: 0, N, or 1, K."""
     _adds_bias: bool
     """Whether this rank does: one of those that have parts of a sum."""
+    _is_direct: bool
+    """Whether inputs are multiplied as they come, and nothing depends on how many dimensions they have."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output.
@@ -95,6 +98,8 @@ class ParallelLinear(Fp8Linear):
         NOTE: before anything is sent, and of what all ranks have alike, so that none waits for one that refuses.
         """
         layouts, place = self._layouts, self._layouts.given
+        if self._is_direct and is_plain(x):
+            return x, place  # what is multiplied first is checked there
         check_tensor("x", x)
         if isinstance(x, DTensor):
             if x.device_mesh != layouts.mesh:
@@ -239,5 +244,7 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
     assert isinstance(layer, ParallelLinear)
     layer._layouts, layer._group = layouts, mesh.get_group()
     layer._adds_bias = dim == 0 or mesh.get_local_rank() == 0
+    comes, goes = (Replicate(), Shard(-1)) if dim == 0 else (Shard(-1), Replicate())
+    layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
     layer._prepare()
     return layer
