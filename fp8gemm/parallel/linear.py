@@ -23,7 +23,6 @@ from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
 from fp8gemm.nn.linear import Fp8Linear, Terms
 from fp8gemm.parallel.blocks import become, check_divisible, check_whole_blocks, distributed, is_on, local, own_part
 from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
-from fp8gemm.products.watched import is_plain
 
 _FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
@@ -98,7 +97,7 @@ class ParallelLinear(Fp8Linear):
         NOTE: before anything is sent, and of what all ranks have alike, so that none waits for one that refuses.
         """
         layouts, place = self._layouts, self._layouts.given
-        if self._is_direct and is_plain(x):
+        if self._is_direct and type(x) is Tensor:
             return x, place  # what is multiplied first is checked there
         check_tensor("x", x)
         if isinstance(x, DTensor):
