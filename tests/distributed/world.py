@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = "skipped: "
-LIMIT_S, COLLECTIVE_S = 100.0, 20.0
+LIMIT_S, COLLECTIVE_S = 180.0, 40.0
 """Of a world, and of one call of torch.distributed."""
 
 
@@ -114,6 +114,9 @@ def main(rank: int, ranks: int, directory: Path, kept: Path, only: str) -> None:
         if any(store.get(f"{name} on {other}") != b"held" for other in range(ranks)):
             os._exit(1)  # a group of which some ranks are elsewhere would not be left
     dist.destroy_process_group()
+    # Once in some forty processes gloo's threads abort while the interpreter ends, when all is said and done.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
