@@ -15,6 +15,7 @@ from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, WithScales, check_shaped
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.grouped import gemm_grouped, gemm_masked
+from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
 from fp8gemm.routing import permute, unpermute
 from fp8gemm.scales import block_count
@@ -292,8 +293,3 @@ class Fp8Experts(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         codes_from_bytes(self, GATE_UP, DOWN)
-
-
-def contiguous_rows(x: Tensor) -> Tensor:
-    """``x`` with its last dimension contiguous."""
-    return x if x.stride(-1) == 1 else x.contiguous()

@@ -25,7 +25,7 @@ from fp8gemm.nn.checkpoint import (
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.dense import gemm
 from fp8gemm.products.linear import LinearPlan, check_input
-from fp8gemm.products.operands import uses_reference
+from fp8gemm.products.operands import contiguous_rows, uses_reference
 from fp8gemm.products.plans import MAX_PLANNED_M
 from fp8gemm.products.quantize import quantize_weight
 from fp8gemm.products.watched import goes_to_operator, is_plain
@@ -224,7 +224,7 @@ class Fp8Linear(nn.Module):
         check_input(x, weight)
         check_no_gradient("x", x)
         rows = x if x.dim() == 2 else x.reshape(-1, weight.shape[1])
-        rows = rows if rows.stride(1) == 1 else rows.contiguous()
+        rows = contiguous_rows(rows)
         a, scales_a = torch.ops.fp8gemm.quantize_activation(rows)
         options = rows.dtype, self.batch_invariant, self._plan.is_settled(weight)
         out: Tensor = torch.ops.fp8gemm.gemm(a, scales_a, weight, scales, None, bias, *options)

@@ -68,7 +68,7 @@ def _inference_only(op: Any) -> Function:
     names = [argument.name for argument in op._schema.arguments]
 
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
-        heed_dtensors((*args, *options.values()))
+        heed_dtensors(args)  # of operators that have rules, tensors are positional
         for name, value in (*zip(names, args, strict=False), *options.items()):
             if isinstance(value, Tensor) and value.requires_grad:
                 from fp8gemm.checks.tensors import check_no_gradient  # here, because to register is to be quick

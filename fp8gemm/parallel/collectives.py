@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 from fp8gemm.checks.dtypes import CODES
 from fp8gemm.checks.tensors import check_tensor, check_whole
 from fp8gemm.errors import InputError
+from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.quoting import quoted
 from fp8gemm.scales import block_count
@@ -53,8 +54,7 @@ def gather_quantized(x: Tensor, group: ProcessGroup, *, dim: int = 0) -> tuple[T
     if dim % x.dim() == x.dim() - 1:
         raise InputError(f"dim: expected a dimension of x but its last, 0 to {x.dim() - 2}, got {dim}")
     k = x.shape[-1]
-    rows = x.reshape(-1, k)
-    codes, scales = quantize_activation(rows if rows.stride(1) == 1 else rows.contiguous())
+    codes, scales = quantize_activation(contiguous_rows(x.reshape(-1, k)))
     return unpacked(gathered(packed(codes, scales).unflatten(0, x.shape[:-1]), dim, group), k)
 
 

@@ -15,12 +15,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from fp8gemm.errors import InputError
-from fp8gemm.nn.experts import Fp8Experts, contiguous_rows
+from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.experts_checkpoint import checked_state
 from fp8gemm.nn.experts_shape import NAMES, WithScales
 from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import become, check_divisible, distributed, is_on, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, packed, summed, summed_part, unpacked
+from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.routing import permute, unpermute
 
@@ -34,7 +35,6 @@ class ParallelExperts(Fp8Experts):
     """A block that `parallelize_experts` has divided; it is not constructed."""
 
     _mesh: DeviceMesh
-    _group: ProcessGroup
     _given: Placement
     _exchange: Exchange
 
@@ -57,22 +57,22 @@ class ParallelExperts(Fp8Experts):
             for name, each in (("hidden", hidden), ("expert_ids", expert_ids), ("weights", weights))
         )
         self._check_routed(hidden, expert_ids, weights)
-        hidden = contiguous_rows(hidden)
+        group = self._mesh.get_group()
         if isinstance(self._given, Shard) and self._exchange == "all_to_all":
-            return self._sent(hidden, expert_ids, weights)
+            return self._sent(hidden, expert_ids, weights, group)
         if isinstance(self._given, Replicate):
-            codes, scales = quantize_activation(hidden)
+            codes, scales = quantize_activation(contiguous_rows(hidden))
         else:
-            codes, scales = gather_quantized(hidden, self._group)
-            expert_ids, weights = (gathered(each, 0, self._group) for each in (expert_ids, weights))
+            codes, scales = gather_quantized(hidden, group)
+            expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
         options = self._options_of(hidden.dtype, expert_ids)
         part = self._of_tokens(codes, scales, expert_ids, weights, options)
-        return summed(part, self._group) if isinstance(self._given, Replicate) else summed_part(part, 0, self._group)
+        return summed(part, group) if isinstance(self._given, Replicate) else summed_part(part, 0, group)
 
-    def _sent(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
+    def _sent(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor, group: ProcessGroup) -> Tensor:
         """Rows go to the ranks that have their experts, quantised, and what comes out goes back."""
-        ranks, here, group = self._mesh.size(), self.num_local_experts, self._group
-        tokens = permute(*quantize_activation(hidden), expert_ids, self.num_experts)
+        ranks, here = self._mesh.size(), self.num_local_experts
+        tokens = permute(*quantize_activation(contiguous_rows(hidden)), expert_ids, self.num_experts)
         counts = tokens.offsets.diff().view(ranks, here)
         counts_here = torch.empty_like(counts)
         dist.all_to_all_single(counts_here, counts, group=group)
@@ -126,13 +126,6 @@ class ParallelExperts(Fp8Experts):
             return False
         return bool((value.device_mesh, value.placements) == (own.device_mesh, own.placements))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_group"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._group = self._mesh.get_group()
-
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, exchange={self._exchange if isinstance(self._given, Shard) else None}"
 
@@ -178,5 +171,5 @@ def parallelize_experts(
     block.first_expert, block.num_local_experts = first, share
     become(block, ParallelExperts, Fp8Experts)
     assert isinstance(block, ParallelExperts)
-    block._mesh, block._group, block._given, block._exchange = mesh, mesh.get_group(), given, exchange
+    block._mesh, block._given, block._exchange = mesh, given, exchange
     return block

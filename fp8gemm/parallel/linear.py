@@ -11,18 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from fp8gemm.checks.dtypes import INPUTS, listed
-from fp8gemm.checks.tensors import check_no_gradient, check_tensor, found
+from fp8gemm.checks.tensors import check_no_gradient, check_tensor
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
 from fp8gemm.nn.linear import Fp8Linear, Terms
 from fp8gemm.parallel.blocks import become, check_divisible, check_whole_blocks, distributed, is_on, local, own_part
 from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
+from fp8gemm.products.linear import check_input
 
 _FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
@@ -49,7 +48,6 @@ class ParallelLinear(Fp8Linear):
     """What both kinds have in common. Layers become one by `parallelize`, they are not constructed."""
 
     _layouts: Layouts
-    _group: ProcessGroup
     _divided: int
     """The weight's dimension of which ranks have parts: 0, N, or 1, K."""
     _adds_bias: bool
@@ -109,10 +107,7 @@ class ParallelLinear(Fp8Linear):
         k = self.in_features
         if not isinstance(x, DTensor) and _is_last(place, x):
             k //= layouts.mesh.size()
-        if x.dtype not in INPUTS or x.dim() == 0 or x.shape[-1] != k:
-            raise InputError(f"x: expected {listed(INPUTS)} of shape (..., {k}) = (..., K), got {found(x)}")
-        if x.device != self.weight.device:
-            raise InputError(f"x: expected the device of weight, {self.weight.device}, got {x.device}")
+        check_input(x, self.weight, k)
         check_no_gradient("x", x)
         for name, each in (("input_layouts", place), ("output_layouts", layouts.wanted)):
             if isinstance(each, Shard) and not -x.dim() <= each.dim < x.dim():
@@ -125,12 +120,12 @@ class ParallelLinear(Fp8Linear):
 
     def _placed(self, product: Tensor) -> Tensor:
         """This rank's product as the layer's output."""
-        return given_away(product, self._layouts, self._group, is_part_of_sum=self._divided == 1)
+        return given_away(product, self._layouts, is_part_of_sum=self._divided == 1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {_FEATURES[self._divided]} divided by {self._layouts.mesh.size()}"
 
-    # Loading, copying.
+    # Loading.
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """As `Fp8Linear` does, from DTensors too; of a whole layer's tensors each rank takes its own."""
@@ -142,13 +137,6 @@ class ParallelLinear(Fp8Linear):
                 state[prefix + name] = own_part(value, self._layouts.mesh, place)
         super()._load_from_state_dict(state, prefix, *others)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_group"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._group = self._layouts.mesh.get_group()
-
 
 class ColwiseLinear(ParallelLinear):
     """Each rank has rows of the weight: it multiplies all of x, and has some columns of the output."""
@@ -159,12 +147,12 @@ class ColwiseLinear(ParallelLinear):
         x, place = self._received(x)
         terms = self.operands()
         if isinstance(place, Shard) and not _is_last(place, x):
-            codes, scales = gather_quantized(x, self._group, dim=place.dim)
+            codes, scales = gather_quantized(x, self._layouts.mesh.get_group(), dim=place.dim)
             k, blocks = codes.shape[-1], scales.shape[-1]
             product = self._product_of_codes(codes.reshape(-1, k), scales.reshape(-1, blocks), terms, x.dtype)
             return self._placed(product.unflatten(0, codes.shape[:-1]))
         if isinstance(place, Shard):
-            x = gathered(x, -1, self._group)
+            x = gathered(x, -1, self._layouts.mesh.get_group())
         elif not isinstance(place, Replicate):
             x = redistributed(x, place, Replicate(), self._layouts.mesh).to_local()
         return self._placed(self._product(x, *terms))
@@ -190,25 +178,25 @@ def _is_last(place: Placement, x: Tensor) -> bool:
     return isinstance(place, Shard) and place.dim in (-1, x.dim() - 1)
 
 
-def given_away(x: Tensor, layouts: Layouts, group: ProcessGroup, *, is_part_of_sum: bool) -> Tensor:
+def given_away(x: Tensor, layouts: Layouts, *, is_part_of_sum: bool) -> Tensor:
     """A product of this rank, which has some columns of the whole or a part of each sum, as ``layouts`` asks for it."""
-    wanted, last = layouts.wanted, x.dim() - 1
+    wanted, mesh, last = layouts.wanted, layouts.mesh, x.dim() - 1
     dim = wanted.dim % x.dim() if isinstance(wanted, Shard) else None
     whole: DTensor | None = None
     if is_part_of_sum:
         if isinstance(wanted, Replicate):
-            x = summed(x, group)
-        elif dim is not None and x.shape[dim] % layouts.mesh.size() == 0:
-            x = summed_part(x, dim, group)
+            x = summed(x, mesh.get_group())
+        elif dim is not None and x.shape[dim] % mesh.size() == 0:
+            x = summed_part(x, dim, mesh.get_group())
         elif not isinstance(wanted, Partial):
-            whole = redistributed(x, Partial(), wanted, layouts.mesh)
+            whole = redistributed(x, Partial(), wanted, mesh)
     elif isinstance(wanted, Replicate):
-        x = gathered(x, last, group)
+        x = gathered(x, last, mesh.get_group())
     elif dim != last:
-        whole = redistributed(x, Shard(last), wanted, layouts.mesh)
+        whole = redistributed(x, Shard(last), wanted, mesh)
     if layouts.local:
         return x if whole is None else whole.to_local()
-    return DTensor.from_local(x, layouts.mesh, [wanted], run_check=False) if whole is None else whole
+    return DTensor.from_local(x, mesh, [wanted], run_check=False) if whole is None else whole
 
 
 def redistributed(x: Tensor, place: Placement, wanted: Placement, mesh: DeviceMesh) -> DTensor:
@@ -241,7 +229,7 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
     layer._plan = copy(layer._plan)  # the one before knows whole weights, and calls by where they were
     become(layer, kind, Fp8Linear)
     assert isinstance(layer, ParallelLinear)
-    layer._layouts, layer._group = layouts, mesh.get_group()
+    layer._layouts = layouts
     layer._adds_bias = dim == 0 or mesh.get_local_rank() == 0
     comes, goes = (Replicate(), Shard(-1)) if dim == 0 else (Shard(-1), Replicate())
     layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())

@@ -88,8 +88,7 @@ class ExpertParallel(parallel.ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not isinstance(module, Fp8Experts):
             raise InputError(f"module: expected fp8gemm.nn.Fp8Experts, got {type(module).__name__}")
-        source = getattr(self, "src_data_rank", 0)  # newer than torch 2.6
-        return parallelize_experts(module, device_mesh, self.input_layouts, self.exchange, source)
+        return parallelize_experts(module, device_mesh, self.input_layouts, self.exchange, _source(self))
 
 
 def _parallelized(
@@ -99,5 +98,9 @@ def _parallelized(
     mesh: DeviceMesh,
 ) -> Fp8Linear:
     (given,), (wanted,) = style.input_layouts, style.output_layouts
-    source = getattr(style, "src_data_rank", 0)  # newer than torch 2.6
-    return parallelize(layer, kind, Layouts(mesh, given, wanted, style.use_local_output), source)
+    return parallelize(layer, kind, Layouts(mesh, given, wanted, style.use_local_output), _source(style))
+
+
+def _source(style: parallel.ParallelStyle) -> int | None:
+    """The rank whose values are sent to all: newer than torch 2.6, where it is the first."""
+    return getattr(style, "src_data_rank", 0)

@@ -226,15 +226,18 @@ class LinearPlan:
         return _Model(layout.settings, of_weight, quantizer, kernel, (quantize, multiply))
 
 
-def check_input(x: Tensor, weight: Tensor) -> None:
+def check_input(x: Tensor, weight: Tensor, k: int | None = None) -> None:
     """``x`` (..., K) is what a layer of this ``weight`` (N, K) takes, gradients aside.
+
+    Args:
+        k: that of ``x``, where ranks have parts of its columns; the weight's by default.
 
     Raises:
         InputError: it is not.
     """
     check_tensor("x", x)
     check_kept("weight", weight)
-    k = weight.shape[1]
+    k = weight.shape[1] if k is None else k
     if x.dtype not in INPUTS or x.dim() == 0 or x.shape[-1] != k:
         raise InputError(f"x: expected {listed(INPUTS)} of shape (..., {k}) = (..., K), got {found(x)}")
     if x.device != weight.device:

@@ -25,6 +25,11 @@ def uses_reference(tensor: Tensor) -> bool:
     return False
 
 
+def contiguous_rows(x: Tensor) -> Tensor:
+    """``x`` itself, or a copy if its last dimension is not contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def store_kind(out: Tensor, c: Tensor | None = None) -> StoreKind:
     """Whether TMA can write ``out``: rows contiguous; base, row pitch and row length multiples of 16 bytes.
 
