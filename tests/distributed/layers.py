@@ -16,8 +16,10 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, gather_quantized
 from fp8gemm.tuning.problem import Addend
-from tests.distributed.models import HIDDEN, SENT, WIDE, error, inputs, mlp, part, same, sent
+from tests.calls import same_bits
+from tests.distributed.models import HIDDEN, SENT, WIDE, inputs, mlp, part, sent
 from tests.distributed.world import Check, Rank
+from tests.experts import relative_error
 
 
 def divided(world: Rank, model: nn.Module, up: Placement | None = None, down: Placement | None = None) -> nn.Module:
@@ -53,11 +55,11 @@ def sums_of_rows_are_as_good_as_their_parts(world: Rank) -> None:
             x = inputs(*shape)
             out = model(x)
             assert out.shape == x.shape and out.dtype == x.dtype
-            assert not x.numel() or error(out, whole(x)) < SENT
+            assert not x.numel() or relative_error(out, whole(x)) < SENT
         hidden = inputs(24, columns=WIDE)
         mine = part(hidden, -1, world.number, world.ranks)
         out = model.down.forward_quantized(*fp8gemm.quantize_activation(mine))
-        assert error(out, whole.down(hidden)) < SENT
+        assert relative_error(out, whole.down(hidden)) < SENT
 
 
 def little_is_sent(world: Rank) -> None:
@@ -79,7 +81,7 @@ def little_is_sent(world: Rank) -> None:
         assert found == [("allgather_base", in_fp8), ("reduce_scatter_base", rows * HIDDEN * 2)], found
         assert in_fp8 / mine.nbytes == 0.515625
         assert torch.equal(sequence.up(mine), part(mlp().up(x), -1, world.number, world.ranks))
-        assert error(out, part(mlp()(x), dim, world.number, world.ranks)) < SENT
+        assert relative_error(out, part(mlp()(x), dim, world.number, world.ranks)) < SENT
 
 
 def quantised_rows_are_gathered(world: Rank) -> None:
@@ -92,7 +94,7 @@ def quantised_rows_are_gathered(world: Rank) -> None:
                 found = gather_quantized(mine, world.mesh().get_group(), dim=dim)
                 for one, other in zip(found, right, strict=True):
                     assert one.shape[:-1] == x.shape[:-1]
-                    assert same(one.reshape(-1, one.shape[-1]), other)
+                    assert same_bits(one.reshape(-1, one.shape[-1]), other)
     with pytest.raises(InputError, match=re.escape("dim: expected a dimension of x but its last, 0 to 0, got 1")):
         gather_quantized(inputs(8), world.mesh().get_group(), dim=1)
     with pytest.raises(InputError, match="x: expected shape"):
@@ -127,7 +129,7 @@ def any_placement_comes_and_goes(world: Rank) -> None:
                     assert isinstance(out, DTensor) == as_dtensor
                     if not as_dtensor:
                         out = DTensor.from_local(out, mesh, [goes], run_check=False)
-                    assert error(out.full_tensor(), right) < SENT, (style, comes, goes)
+                    assert relative_error(out.full_tensor(), right) < SENT, (style, comes, goes)
 
 
 def parts_of_different_sizes(world: Rank) -> None:
@@ -138,13 +140,13 @@ def parts_of_different_sizes(world: Rank) -> None:
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False).redistribute(placements=[Shard(0)])
     out = model(whole)
     placed = DTensor.from_local(out, mesh, [Shard(0)], run_check=False, shape=x.shape, stride=x.stride())
-    assert error(placed.full_tensor(), mlp()(x)) < SENT
+    assert relative_error(placed.full_tensor(), mlp()(x)) < SENT
     hidden = inputs(world.ranks + 1, columns=WIDE)
     for style, layer, given in ((ColwiseParallel, "up", x), (RowwiseParallel, "down", hidden)):
         options = {"input_layouts": Replicate(), "output_layouts": Shard(0), "use_local_output": False}
         model = parallelize_module(mlp(), mesh, {layer: style(**options)})
         right, out = getattr(mlp(), layer)(given), getattr(model, layer)(given)
-        assert out.shape == right.shape and error(out.full_tensor(), right) < SENT
+        assert out.shape == right.shape and relative_error(out.full_tensor(), right) < SENT
 
 
 def what_does_not_fit_is_refused_unchanged(world: Rank) -> None:

@@ -18,26 +18,25 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts
 from fp8gemm.parallel import ExpertParallel
 from fp8gemm.tuning.problem import OutputType
-from tests.distributed.models import SENT, error, fsdp_of_several_dtypes, part, same, sent
+from tests import experts
+from tests.calls import same_bits
+from tests.distributed.models import SENT, fsdp_of_several_dtypes, part, sent
 from tests.distributed.world import Check, Rank
+from tests.experts import relative_error
 
 EXPERTS, H, INNER, TOP_K = 8, 256, 128, 3
 EXCHANGES: tuple[Any, ...] = ("gather", "all_to_all")
 
 
 def block() -> Fp8Experts:
-    generator = torch.Generator().manual_seed(5)
-    gate_up = torch.randn(EXPERTS, 2 * INNER, H, generator=generator) * H**-0.5
-    down = torch.randn(EXPERTS, H, INNER, generator=generator) * INNER**-0.5
-    return Fp8Experts.from_bfloat16(gate_up.bfloat16(), down.bfloat16())
+    return experts.block(EXPERTS, H, INNER, torch.Generator().manual_seed(5))
 
 
-def routed(count: int, *, experts: int = EXPERTS) -> tuple[Tensor, Tensor, Tensor]:
+def routed(count: int) -> experts.Tokens:
     """Tokens, of which one in four has an expert less."""
-    generator = torch.Generator().manual_seed(6)
-    probabilities, ids = torch.randn(count, experts, generator=generator).softmax(-1).topk(TOP_K)
-    ids[::4, 1] = -1
-    return torch.randn(count, H, generator=generator).bfloat16(), ids, probabilities
+    given = experts.tokens(count, H, EXPERTS, TOP_K, torch.Generator().manual_seed(6))
+    given.expert_ids[::4, 1] = -1
+    return given
 
 
 def divided(world: Rank, module: Fp8Experts, **options: Any) -> Fp8Experts:
@@ -59,9 +58,9 @@ def tokens_come_to_their_experts(world: Rank) -> None:
             if exchange == "all_to_all":
                 assert torch.equal(out, wanted)
             else:
-                assert not count or error(out, wanted) < SENT
+                assert not count or relative_error(out, wanted) < SENT
         replicated = divided(world, block(), input_layouts=Replicate())(*given)
-        assert replicated.shape == right.shape and (not count or error(replicated, right) < SENT)
+        assert replicated.shape == right.shape and (not count or relative_error(replicated, right) < SENT)
     module = divided(world, block())
     assert module.gate_up_proj.shape == (EXPERTS, 2 * INNER, H)
     assert module.gate_up_proj.to_local().shape[0] == EXPERTS // world.ranks == module.num_local_experts
@@ -113,7 +112,7 @@ def compiled_experts_are_whole(world: Rank) -> None:
         right = module(*given)
         torch._dynamo.reset()
         out = torch.compile(module, fullgraph=True, backend="aot_eager")(*given)
-    assert error(out, right) < SENT
+    assert relative_error(out, right) < SENT
 
 
 def checkpoints_come_to_the_ranks(world: Rank) -> None:
@@ -132,7 +131,7 @@ def checkpoints_come_to_the_ranks(world: Rank) -> None:
         module.load_state_dict(loaded, strict=bool(loaded))
         assert torch.equal(module(*given), right)
         for name, parameter in module.named_parameters():
-            assert isinstance(parameter, DTensor) and same(parameter.to_local(), state[name].to_local())
+            assert isinstance(parameter, DTensor) and same_bits(parameter.to_local(), state[name].to_local())
 
 
 def whole_experts_are_sharded_by_fsdp(world: Rank) -> None:

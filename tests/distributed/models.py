@@ -45,21 +45,6 @@ def part(x: Tensor, dim: int, rank: int, ranks: int) -> Tensor:
     return x.chunk(ranks, dim)[rank].contiguous()
 
 
-def error(found: Tensor, right: Tensor) -> float:
-    """Of all elements, relative."""
-    return float((found.double() - right.double()).norm() / right.double().norm())
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors, FP8 ones too, have the same bits."""
-    return one.dtype == other.dtype and torch.equal(bits(one), bits(other))
-
-
-def bits(x: Tensor) -> Tensor:
-    """As integers, which torch can pick and compare whatever they are of."""
-    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[x.element_size()])
-
-
 SENT = 1e-2
 """More than the errors of parts of a sum that are rounded to bfloat16 before they are added."""
 

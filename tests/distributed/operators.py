@@ -9,8 +9,10 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 import fp8gemm
 from fp8gemm.checks.dtypes import CODES
-from tests.distributed.models import bits, error, inputs, same
+from tests.calls import picked, same_bits
+from tests.distributed.models import inputs
 from tests.distributed.world import Check, Rank
+from tests.experts import relative_error
 
 WHOLE, ROWS, COLUMNS, DEPTH = Replicate(), Shard(0), Shard(1), Shard(2)
 K = 512
@@ -54,7 +56,7 @@ def products_of_sharded_operands(world: Rank) -> None:
             )
             assert isinstance(out, DTensor) and out.placements == (of_out,), (of_a, of_b, out)
             if of_out == Partial():  # sums of several ranks, in another order
-                assert error(out.full_tensor(), right) < 1e-6
+                assert relative_error(out.full_tensor(), right) < 1e-6
             else:
                 assert torch.equal(out.full_tensor(), right), (of_a, of_b)
 
@@ -78,13 +80,12 @@ def quantisers_of_sharded_inputs(world: Rank) -> None:
             found = quantize(*(placed(each, mesh, place) for each, place in zip(operands, places, strict=True)))
             for one, other in zip(found, right, strict=True):
                 assert isinstance(one, DTensor) and one.placements == places[:1], (quantize, places, one)
-                assert same(gathered(one), other), quantize
+                assert same_bits(gathered(one), other), quantize
     right = fp8gemm.quantize_silu_mul(stacked, counts=counts)
     found = fp8gemm.quantize_silu_mul(placed(stacked, mesh, ROWS), counts=placed(counts, mesh, ROWS))
     there = torch.arange(16)[None] < counts[:, None]
-    for one, other in zip(found, right, strict=True):
-        assert one.placements == (ROWS,)
-        assert torch.equal(bits(gathered(one))[there], bits(other)[there])
+    for pick, one, other in zip((picked, Tensor.__getitem__), found, right, strict=True):
+        assert one.placements == (ROWS,) and same_bits(pick(gathered(one), there), pick(other, there))
 
 
 def products_of_sharded_groups(world: Rank) -> None:
@@ -102,7 +103,7 @@ def products_of_sharded_groups(world: Rank) -> None:
         ]
         out = fp8gemm.gemm_grouped(*terms, offsets=placed(offsets, mesh, WHOLE), out_dtype=torch.float32)
         assert isinstance(out, DTensor) and out.placements == (of_out,)
-        assert error(out.full_tensor(), right) < 1e-6
+        assert relative_error(out.full_tensor(), right) < 1e-6
     a, scales_a = (each.contiguous().unflatten(0, (groups, rows)) for each in flat)
     counts = torch.full((groups,), rows, dtype=torch.int32)
     right = fp8gemm.gemm_masked(a, scales_a, b, scales_b, counts, out_dtype=torch.float32)
@@ -117,7 +118,7 @@ def products_of_sharded_groups(world: Rank) -> None:
         ]
         out = fp8gemm.gemm_masked(*terms, out_dtype=torch.float32)
         assert isinstance(out, DTensor) and out.placements == (of_out,)
-        assert error(out.full_tensor(), right) < 1e-6
+        assert relative_error(out.full_tensor(), right) < 1e-6
 
 
 def gradients_of_sharded_rows(world: Rank) -> None:

@@ -21,8 +21,10 @@ from fp8gemm.ahead.models import problems_of_layer
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel
-from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, error, fsdp_of_several_dtypes, inputs, mlp, same
+from tests.calls import same_bits
+from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, fsdp_of_several_dtypes, inputs, mlp
 from tests.distributed.world import Check, Rank
+from tests.experts import relative_error
 
 
 def divided(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -40,7 +42,7 @@ def same_values(model: Mlp, right: Mlp) -> None:
             ):
                 wanted = [each.chunk(size, place.dim)[rank] if place.is_shard() else each for each in wanted]
             found, whole = found.to_local(), wanted[0]
-        assert same(found, whole), name
+        assert same_bits(found, whole), name
 
 
 def layers_move_and_keep_their_values(world: Rank) -> None:
@@ -67,7 +69,7 @@ def whole_tensors_are_loaded_by_each_rank_its_own(world: Rank) -> None:
             model.to_empty(device="cpu")
         model.load_state_dict(right.state_dict(), assign=assign)
         same_values(model, mlp())
-        assert error(model(x), right(x)) < SENT
+        assert relative_error(model(x), right(x)) < SENT
         assert model.up.weight.to_local().untyped_storage().nbytes() == model.up.weight.to_local().nbytes
 
 
@@ -117,7 +119,7 @@ def divided_layers_are_sharded_by_fsdp(world: Rank) -> None:
         fully_shard(each, mesh=mesh["dp"])
     for _ in range(2):
         with fsdp_of_several_dtypes():
-            assert error(model(x), right(x)) < SENT
+            assert relative_error(model(x), right(x)) < SENT
     assert model.up.weight.device_mesh.ndim == 2
     for layer, n, k in ((model.up, WIDE // mesh["tp"].size(), HIDDEN), (model.down, HIDDEN, WIDE // mesh["tp"].size())):
         assert {(each.n, each.k, each.static_weights) for each in problems_of_layer(layer, 64)} == {(n, k, False)}
@@ -147,7 +149,7 @@ def loaded_by_four(world: Rank) -> None:
     model.to_empty(device="cpu")
     load(world.kept / "of two", model)
     same_values(model, mlp())
-    assert error(model(inputs(4)), mlp()(inputs(4))) < SENT
+    assert relative_error(model(inputs(4)), mlp()(inputs(4))) < SENT
     dcp.save({"model": model.state_dict()}, checkpoint_id=str(world.kept / "of four"))
 
 

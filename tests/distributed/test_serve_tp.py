@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.distributed.world import ROOT
+from tests.distributed.world import ROOT, environment
 
 PROGRAM = """
 import os, runpy, sys
@@ -27,7 +26,7 @@ def test_two_ranks_say_the_same_as_one(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, str(tmp_path / "program.py"), *sizes, "--dtype", "float32", "--check", "--json"],
         cwd=ROOT,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=120,

@@ -50,16 +50,20 @@ class Rank:
 Check = Callable[[Rank], None]
 
 
+def environment() -> dict[str, str]:
+    """Of a process that is a rank."""
+    return {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
 def start(ranks: int, directory: Path, kept: Path, only: str = "") -> list[subprocess.Popen[str]]:
     """The processes of a world, which meet in an empty ``directory`` and write there what they found: in all checks
     that are for so many, or in the one that has this name."""
     directory.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return [
         subprocess.Popen(
             [sys.executable, "-m", "tests.distributed.world", str(rank), str(ranks), str(directory), str(kept), only],
             cwd=ROOT,
-            env=environment,
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
