@@ -11,6 +11,7 @@ from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.gemm import SingleKernel, addends, countable, encode_codes, encode_scales, pitch, request_label
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.raster import raster_band
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,7 @@ class DenseKernel(SingleKernel):
                 ("n", problem.n),
                 ("k", problem.k),
                 *asdict(config).items(),
+                ("raster_band", raster_band(config, problem.n)),
                 ("shared_bytes", DenseKernel.shared_bytes(problem, config)),
                 ("scaling", problem.scaling),
                 ("grouping", Grouping.NONE),

@@ -19,6 +19,7 @@ from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, Scaling, StoreKind
+from fp8gemm.tuning.raster import raster_band
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
@@ -65,14 +66,17 @@ class GroupedKernel(GemmKernel):
     @staticmethod
     def request(problem: GroupedProblem, config: Config) -> KernelRequest:
         """What the JIT must build for a problem under a config. Sizes of groups do not matter."""
-        swaps = isinstance(config, SwapAbConfig)
         parts = [f"grouped-{problem.grouping.value}-g{problem.groups}-n{problem.n}"]
         parts += [] if problem.grouping is Grouping.COLUMNS else [f"k{problem.k}"]
         parts += [config.label, problem.output.value, problem.store.value]
         parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
-        of_orientation: tuple[tuple[str, ConfigValue], ...] = (("scaling", problem.scaling),)
-        if swaps:
+        of_orientation: tuple[tuple[str, ConfigValue], ...]
+        if isinstance(config, SwapAbConfig):
+            swaps = True
             of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("raster_band", _WHOLE_BAND)
+        else:
+            swaps = False
+            of_orientation = ("scaling", problem.scaling), ("raster_band", raster_band(config, problem.n))
         return KernelRequest(
             label="-".join(parts),
             header=f"fp8gemm/kernels/{'grouped_swap_ab' if swaps else 'grouped'}.cuh",

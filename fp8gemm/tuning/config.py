@@ -58,7 +58,6 @@ class TileConfig:
         waves_in_flight: waves that a warpgroup has started at a time; two overlap promotion and tensor work.
         staging_slots: parts of the output that a warpgroup can have on their way from registers to a TMA store.
         staging_cols: columns of such a part at most; it has the greatest common divisor of this and a warpgroup's.
-        raster_band: height, in cluster tiles, of the bands in which the output is walked.
     """
 
     block_m: int
@@ -74,7 +73,6 @@ class TileConfig:
     staging_slots: int = 2
     staging_cols: int = STAGING_COLS
     block_k: int = 128
-    raster_band: int = 16
 
     @property
     def tile(self) -> Tile:

@@ -23,6 +23,7 @@ from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_pa
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.problem import Problem, Scaling
+from fp8gemm.tuning.raster import block_in_flight, raster_band
 
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""
@@ -58,7 +59,9 @@ class Cost:
         "cycles",
         "(wave + latency) * waves of a warpgroup / in flight; latency + load latency / K blocks in the ring",
     )
-    block_cycles: float = cost_term("a K block", "cycles", "norm of the three above")
+    block_cycles: float = cost_term(
+        "a K block", "cycles", "norm of the three above; more for each further 64 rows of a warpgroup"
+    )
     epilogue_cycles: float = cost_term(
         "a tile",
         "cycles",
@@ -113,6 +116,8 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
         shared += waves_of_warpgroup * constants.border_cycles
     latency = max(latency, constants.load_latency_cycles / (config.stages * config.warpgroups_k))
     block = norm(constants.block_exponent, tensor, shared, latency)
+    rows_of_waves = config.block_m // (config.warpgroups_m * WAVE_ROWS)
+    block += (rows_of_waves - 1) * constants.lower_wave_cycles
     pieces = config.block_m * config.block_n / (config.warpgroups * WAVE_ROWS * 8)
     epilogue = constants.tile_cycles + pieces * constants.epilogue_cycles * problem.output.bytes / 2
     epilogue += staged_parts(config) * max(staged_part(config)[1] // STAGING_COLS, 1) * constants.part_cycles
@@ -151,7 +156,7 @@ class Predictor:
         self._n, self._k, self._macs_of_row = problem.n, problem.k, problem.n * problem.k
         self._promotions_of_row = problem.n * problem.k_blocks
         self._bytes_of_row, self._bytes_of_weight = problem.row_bytes, problem.weight_bytes
-        self._cluster_size, self._raster_band = config.cluster_size, config.raster_band
+        self._cluster_size, self._raster_band = config.cluster_size, raster_band(config, problem.n)
         self._rows_of_cluster, self._cols_of_cluster = (
             config.block_m * config.cluster_m,
             config.block_n * config.cluster_n,
@@ -228,8 +233,8 @@ class Predictor:
     def _refetched_bytes(self, m: int, rows: int) -> float:
         """Operand bytes that are read from device memory more than once.
 
-        The tiles of a round are a block of the tile grid, `raster_band` tile rows high, and read the rows of A and of B
-        that this block touches. The next rounds find in L2 what is still there of them.
+        The tiles of a round are a block of the tile grid, and read the rows of A and of B that this block touches. The
+        next rounds find in L2 what is still there of them.
         """
         least = (m + self._n) * self._k
         # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
@@ -237,9 +242,9 @@ class Predictor:
         if misses <= 0.0:
             return 0.0
         band = min(self._raster_band, rows)
-        across = min(max(self._clusters / band, 1.0), self._cluster_cols)
-        blocks = max(rows * self._cluster_cols / (band * across), 1.0)
-        touched = band * self._rows_of_cluster + across * self._cols_of_cluster
+        down, across = block_in_flight(band, self._cluster_cols, self._clusters, rows)
+        blocks = max(rows * self._cluster_cols / self._clusters, 1.0)
+        touched = down * self._rows_of_cluster + across * self._cols_of_cluster
         streamed = blocks * touched * self._k
         return max(streamed - least, 0.0) * misses
 

@@ -10,6 +10,7 @@ from fp8gemm.tuning.config import TileConfig, shared_bytes
 from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.model import Cost
 from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.raster import raster_band
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost
@@ -162,6 +163,8 @@ def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]
     yield OUTPUT, "cluster", "CTAs", "along M (they share B) x along N", f"{config.cluster_m}x{config.cluster_n}"
     yield OUTPUT, "split_k", "CTAs", "of a cluster, that divide K", config.split_k
     yield OUTPUT, "resident_ctas", "", "num_sms in whole clusters", resident
+    band = raster_band(config, problem.n)
+    yield OUTPUT, "raster_band", "rows", "of tiles in a band; bands are walked column by column", band
 
 
 def _warpgroups(config: TileConfig) -> str:
