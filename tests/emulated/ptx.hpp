@@ -177,6 +177,13 @@ inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inne
     self().open_stores.push_back({map_of(map, place), place, 0, inner, outer, 1u << emulated::rank()});
     step();
 }
+inline uint64_t evict_first_policy() {
+    return 1;
+}
+inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer, uint64_t policy) {
+    require(policy == evict_first_policy(), "a store with a policy that was not made");
+    tma_store_2d(map, source, inner, outer);
+}
 inline void tma_store_commit() {
     self().stores.push_back(std::exchange(self().open_stores, {}));
 }

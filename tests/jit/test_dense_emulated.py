@@ -139,6 +139,17 @@ def test_products_are_right_on_an_emulated_hopper(index: int, products: list[Mul
         assert wrong(products[index], case_of(problem, maker), seed) == ""
 
 
+def test_an_output_larger_than_l2_is_stored_whole_too(tmp_path: Path) -> None:
+    """Every output is taken for one."""
+    larger = Edit("epilogue/tma_store.cuh", "kPassesThroughL2 = 50 << 20", "kPassesThroughL2 = 0")
+    pairs = [(problem, config_of(problem, label)) for problem, label in (WANTED[1], WANTED[24])]
+    for multiply, (problem, _) in zip(
+        emulated_products(pairs, tmp_path, partial(edited, (larger,))), pairs, strict=True
+    ):
+        for seed in SEEDS:
+            assert wrong(multiply, case_of(problem), seed) == ""
+
+
 @pytest.mark.parametrize("label", ["128x128-split2", "128x192-split3"])
 def test_shares_are_added_in_their_order(label: str, tmp_path: Path) -> None:
     """The bits are those of the sum of as many products, each of one share of K."""

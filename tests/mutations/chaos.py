@@ -66,6 +66,7 @@ CHAOS = (
         "uint32_t middle, uint32_t outer, uint64_t policy) {",
         "uint32_t outer, uint16_t mask) {",
         "FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {",
+        "uint32_t outer,\n                                 uint64_t policy) {",  # of tma_store_2d
         "FP8GEMM_DEVICE void tma_store_commit() {",
         "FP8GEMM_DEVICE void tma_store_wait_read() {",
         "FP8GEMM_DEVICE void fence_proxy_async() {",

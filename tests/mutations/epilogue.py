@@ -133,7 +133,7 @@ _TMA_STORE = (
     Mutant(
         "every-part-from-the-first-slot",
         "every part of a tile is stored from the first staging slot's memory",
-        (Edit(_TMA, "shared.slots[warpgroup][state.stage],", "shared.slots[warpgroup][0],"),),
+        (Edit(_TMA, "shared.slots[warpgroup][state.stage];", "shared.slots[warpgroup][0];"),),
         under("128x112"),
     ),
     Mutant(
