@@ -14,7 +14,6 @@ TILES = (
     Tile(128, 192),
     Tile(128, 160),
     Tile(128, 256),
-    Tile(256, 128),
     Tile(64, 256),
     Tile(64, 192),
     Tile(128, 64),
@@ -22,11 +21,11 @@ TILES = (
 )
 """Tiles worth compiling; of two that are predicted to cost the same the first is chosen. With the one for the shape's
 K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
-2026-11-23). 256x128 takes 1 to 2 % longer than 128x256 where rounds are as many, and is 9 % faster at
-6959x4224x10880, where they are 7 instead of 8. Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where
+2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where
 both take one round, as 500x2048x4096 and 512x2048x12288 (bursts, H100, 2026-11-25)."""
 
 TILES_OF_SOME_K = {
+    Tile(256, 128): range(2048, LIMIT),
     Tile(64, 64, warpgroups_k=2): range(2048, LIMIT),
     Tile(128, 128, split_k=2): range(1024, LIMIT),
     Tile(128, 96, split_k=2): range(1024, LIMIT),
@@ -35,11 +34,23 @@ TILES_OF_SOME_K = {
     Tile(64, 32): range(2048),
     Tile(64, 96): range(2048),
 }
-"""Tiles that are worth compiling for some K alone: adding up the shares of K takes as long as some K blocks. Those of a
-cluster are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the
-fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). 64x32 is 5 to 13 %
-faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared at 1096x448x1792 (bursts,
-H200, 2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round (bursts, H100, 2026-11-25)."""
+"""Tiles that are worth compiling for some K alone. 256x128 takes 1 to 2 % longer than 128x256 where rounds are as
+many, and is 9 % faster at 6959x4224x10880, where they are 7 instead of 8 (bursts, H100, 2026-11-25), but not where
+the output counts as much as the product. Adding up the shares of K takes as long as some K blocks. Those of a cluster
+are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the fastest of 30
+tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). 64x32 is 5 to 13 % faster than
+64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared at 1096x448x1792 (bursts, H200,
+2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round (bursts, H100, 2026-11-25)."""
+
+TILES_OF_OTHER_SIZES = {
+    Tile(256, 128): (range(4096), range(LIMIT)),
+    Tile(64, 256): (range(640), range(LIMIT)),
+    Tile(128, 64): (range(640, 2048), range(2048, LIMIT)),
+    Tile(128, 96, split_k=2): (range(1600, LIMIT), range(LIMIT)),
+    Tile(64, 32): (range(768, LIMIT), range(LIMIT)),
+}
+"""Tiles that are not worth compiling for these N with these K from `CLUSTER_ROWS` rows on. None of them was the
+fastest of those measured there, or by 1 % at most; with them some weights would need eleven kernels."""
 
 CLUSTER_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
@@ -85,6 +96,14 @@ def is_for_few_rows(config: TileConfig) -> bool:
 def is_for_other_k(config: TileConfig, k: int) -> bool:
     """Whether it is a candidate for longer or shorter K alone."""
     return config.tile in TILES_OF_SOME_K and k not in TILES_OF_SOME_K[config.tile]
+
+
+def is_for_other_sizes(config: TileConfig, problem: Problem) -> bool:
+    """Whether, with so many rows, it is a candidate for other N and K alone."""
+    if problem.m < CLUSTER_ROWS or config.tile not in TILES_OF_OTHER_SIZES:
+        return False
+    ns, ks = TILES_OF_OTHER_SIZES[config.tile]
+    return problem.n in ns and problem.k in ks
 
 
 def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from fp8gemm.frozen import dataclass
 
@@ -53,7 +53,28 @@ class Constants:
 
 DEFAULT = Constants()
 """Fitted on an H200, 2026-11-23, to 76 shapes alone, in bursts and under sustained load, and anew on an H100,
-2026-11-25, when bands of tiles had come to depend on N: to 198 shapes in bursts, of which the choice takes 0.36 %
-more than the fastest that was measured, and to 72 of few rows, in turns. What few rows take was held to the fit
-before. What a cluster and a second warpgroup cost, what an idle chip draws, and `voltage_exponent`, `burst_power`,
-`launch_us`, `border_cycles`, `row_scale_cycles` and `multicast_share` are of that one too."""
+2026-11-25, when bands of tiles had come to depend on N: to 198 shapes in bursts, of which the choice takes 0.4 % more
+than the fastest that was measured, and to 72 of few rows, in turns. What few rows take was held to the fit before. Of
+that one are, too, what clusters and a second warpgroup cost, a launch, an idle chip's power, `drain_cycles`,
+`border_cycles`, `row_scale_cycles`, `exchange_cycles`, `exchange_piece_cycles`, `multicast_share`, `voltage_exponent`,
+`burst_power` and `dram_latency_us`."""
+
+GROUPED = replace(
+    DEFAULT,
+    shared_bytes_per_cycle=79.5,
+    wave_latency_cycles=257.0,
+    ahead_latency_cycles=145.0,
+    load_latency_cycles=2680.0,
+    block_exponent=4.81,
+    tile_cycles=688.0,
+    epilogue_cycles=9.83,
+    part_cycles=133.0,
+    l2_share=0.208,
+    mac_pj=0.272,
+    promotion_pj=5.94,
+    l2_byte_pj=28.5,
+    dram_byte_pj=58.6,
+    drain_bytes_per_us=30200.0,
+    overlap_exponent=29.4,
+)
+"""Of groups: the fit before, by which the shares of `grouped_model.py` were measured."""

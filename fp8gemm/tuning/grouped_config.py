@@ -25,6 +25,8 @@ from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig
 _SLOW_TILE = (128, 160)
 """Slower than its neighbours by 3 to 7 % at all of DeepGEMM's shapes (H200, 2026-11-22). A single product has it for an
 even number of rounds, which groups of any size make no use of."""
+_TALL_TILE = (256, 128)
+"""For other numbers of rounds, likewise; of its rows each group loses more. Not measured with groups."""
 
 PAIR = Tile(128, 256)
 """Worth a cluster of two along M where groups have two tiles: these read their weight at one pace, and so from device
@@ -81,7 +83,9 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
     for config in candidate_configs(problem.store, problem.output, problem.scaling):
         if config.split_k > 1 or config.tile in CLUSTER_TILES or (width is None and is_for_other_k(config, problem.k)):
             continue
-        if scales_of_box(problem, config) > hopper.MAX_BOX_ROWS or (width is None and config.tile[:2] == _SLOW_TILE):
+        if config.tile[:2] == _TALL_TILE or (width is None and config.tile[:2] == _SLOW_TILE):
+            continue
+        if scales_of_box(problem, config) > hopper.MAX_BOX_ROWS:
             continue
         if config.warpgroups_k > 1 and not _shares_end_with_k(problem, config):
             continue

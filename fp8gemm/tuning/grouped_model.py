@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.constants import DEFAULT
+from fp8gemm.tuning.constants import GROUPED
 from fp8gemm.tuning.grouped_config import PAIR, swapped_resident_ctas
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
@@ -55,7 +55,7 @@ def predicted_us(problem: GroupedProblem, config: Config, chip: Chip) -> float:
 def tile_us(problem: GroupedProblem, config: TileConfig, chip: Chip) -> float:
     """Predicted time of a config of the ordinary orientation: that of one product of all groups' tiles, or of
     reading all weights."""
-    constants, (one, of_any_rows) = DEFAULT, _of_group(problem)
+    constants, (one, of_any_rows) = GROUPED, _of_group(problem)
     rows_of_tile = config.block_m * config.cluster_m
     if problem.grouping is Grouping.COLUMNS:
         rows = problem.groups * -(-problem.m // rows_of_tile) * rows_of_tile
@@ -108,4 +108,4 @@ def _of_group(problem: GroupedProblem) -> tuple[Problem, Problem]:
 
 @lru_cache(maxsize=4096)
 def _predictor(one: Problem, config: TileConfig, chip: Chip) -> Predictor:
-    return Predictor(one, config, chip, tile_cost(one, config))
+    return Predictor(one, config, chip, tile_cost(one, config, GROUPED), GROUPED)

@@ -17,12 +17,12 @@ BANDS = (4, 8, 16)
 """Heights to choose from, in cluster tiles."""
 
 _SMS = 132
-"""A kernel is compiled for every number of SMs: with fewer a block is narrower, and the choice matters less."""
+"""That bands are for: a kernel is compiled for every number of SMs. With 78 of them bands of 16 rows touch at least 8 %
+more than the best band at 39 of 56 pairs of tile and N, these bands at 16."""
 
 
 def raster_band(config: TileConfig, n: int) -> int:
-    """Height, in cluster tiles, of the bands in which the output of N columns is walked; of two that are as good the
-    lower."""
+    """Height, in cluster tiles, of the bands in which the output of N columns is walked."""
     rows, cols = config.block_m * config.cluster_m, config.block_n * config.cluster_n
 
     def touched(band: int) -> float:
@@ -36,4 +36,4 @@ def block_in_flight(band: float, grid_cols: int, clusters: float, grid_rows: flo
     """Height and width, in cluster tiles, of the block of the grid that so many clusters compute at the same time, on
     average: it begins and ends inside columns of a band, and may lie in several bands."""
     others = clusters - 1.0
-    return min(band + others / grid_cols, grid_rows), min(1.0 + others / band, grid_cols)
+    return min(band + others / grid_cols, grid_rows, clusters), min(1.0 + others / band, grid_cols)

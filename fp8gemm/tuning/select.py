@@ -17,6 +17,7 @@ from fp8gemm.tuning.candidates import (
     candidate_configs,
     is_for_few_rows,
     is_for_other_k,
+    is_for_other_sizes,
     is_of_other_depth,
 )
 from fp8gemm.tuning.config import TileConfig
@@ -264,6 +265,8 @@ def why_last(problem: Problem, config: Config, chip: Chip) -> str:
         of_k = TILES_OF_SOME_K[config.tile]
         limit = f"from {of_k.start}" if problem.k < of_k.start else f"below {of_k.stop}"
         return f"it is for K {limit}, so that one weight needs few kernels"
+    if not problem.batch_invariant and is_for_other_sizes(config, problem):
+        return "it is for other N and K, so that one weight needs few kernels"
     tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
     if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
         return "a CTA of its clusters would have no tile"

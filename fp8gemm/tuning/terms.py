@@ -164,7 +164,7 @@ def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]
     yield OUTPUT, "split_k", "CTAs", "of a cluster, that divide K", config.split_k
     yield OUTPUT, "resident_ctas", "", "num_sms in whole clusters", resident
     band = raster_band(config, problem.n)
-    yield OUTPUT, "raster_band", "rows", "of tiles in a band; bands are walked column by column", band
+    yield OUTPUT, "raster_band", "rows", "of cluster tiles in a band; bands are walked column by column", band
 
 
 def _warpgroups(config: TileConfig) -> str:

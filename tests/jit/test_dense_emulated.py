@@ -141,8 +141,8 @@ def test_products_are_right_on_an_emulated_hopper(index: int, products: list[Mul
 
 def test_an_output_larger_than_l2_is_stored_whole_too(tmp_path: Path) -> None:
     """Every output is taken for one."""
-    larger = Edit("epilogue/tma_store.cuh", "kPassesThroughL2 = 50 << 20", "kPassesThroughL2 = 0")
-    pairs = [(problem, config_of(problem, label)) for problem, label in (WANTED[1], WANTED[24])]
+    larger = Edit("common/math.cuh", "kL2Bytes = 60 << 20", "kL2Bytes = 0")
+    pairs = [(problem, config_of(problem, label)) for problem, label in (WANTED[1], WANTED[9], WANTED[10], WANTED[24])]
     for multiply, (problem, _) in zip(
         emulated_products(pairs, tmp_path, partial(edited, (larger,))), pairs, strict=True
     ):

@@ -10,12 +10,14 @@ import pytest
 
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.candidates import (
+    CLUSTER_ROWS,
     CLUSTER_TILES,
     TILES,
     TILES_OF_SOME_K,
     candidate_configs,
     is_for_few_rows,
     is_for_other_k,
+    is_for_other_sizes,
 )
 from fp8gemm.tuning.config import (
     MAX_STAGES,
@@ -26,7 +28,7 @@ from fp8gemm.tuning.config import (
     staged_parts,
     violations,
 )
-from fp8gemm.tuning.problem import OutputType, Scaling, StoreKind
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 
 SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
@@ -116,15 +118,35 @@ def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> N
 
 
 SPLIT = {Tile(128, 128, split_k=2), Tile(128, 96, split_k=2), Tile(64, 128, split_k=4)}
-SHARED, NARROW = {Tile(64, 64, warpgroups_k=2)}, {Tile(64, 32), Tile(64, 64), Tile(64, 96)}
+LONG, NARROW = {Tile(64, 64, warpgroups_k=2), Tile(256, 128)}, {Tile(64, 32), Tile(64, 64), Tile(64, 96)}
 
 
 @pytest.mark.parametrize(
-    ("k", "others"), [(16, SPLIT | SHARED), (1008, SPLIT | SHARED), (1024, SHARED), (2032, SHARED), (2048, NARROW)]
+    ("k", "others"), [(16, SPLIT | LONG), (1008, SPLIT | LONG), (1024, LONG), (2032, LONG), (2048, NARROW)]
 )
 def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: set[Tile]) -> None:
     for config in candidate_configs(TMA):
         assert is_for_other_k(config, k) == (config.tile in others)
+
+
+NARROW_SPLIT = Tile(128, 96, split_k=2)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "others"),
+    [
+        (8, 16, {Tile(256, 128), Tile(64, 256)}),
+        (640, 2032, {Tile(256, 128)}),
+        (640, 2048, {Tile(256, 128), Tile(128, 64)}),
+        (768, 2048, {Tile(256, 128), Tile(128, 64), Tile(64, 32)}),
+        (2047, 2048, {Tile(256, 128), Tile(128, 64), Tile(64, 32), NARROW_SPLIT}),
+        (4096, 16384, {Tile(64, 32), NARROW_SPLIT}),
+    ],
+)
+def test_with_many_rows_some_tiles_are_for_other_sizes_alone(n: int, k: int, others: set[Tile]) -> None:
+    for config in candidate_configs(TMA):
+        assert is_for_other_sizes(config, Problem(CLUSTER_ROWS, n, k)) == (config.tile in others)
+        assert not is_for_other_sizes(config, Problem(CLUSTER_ROWS - 1, n, k))
 
 
 @pytest.mark.parametrize(("tile", "width"), WIDTHS.items(), ids=str)

@@ -21,6 +21,7 @@ from fp8gemm.tuning.candidates import (
     candidate_configs,
     is_for_few_rows,
     is_for_other_k,
+    is_for_other_sizes,
 )
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS, Chip, chip_name, chip_of_device, limited_chip, named_chip
@@ -100,6 +101,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
             or -(-n // config.block_n) < config.cluster_n
             or (rows >= CLUSTER_ROWS and is_for_few_rows(config))
             or is_for_other_k(config, k)
+            or is_for_other_sizes(config, Problem(rows, n, k))
             or (
                 k >= 2048
                 and store is StoreKind.TMA

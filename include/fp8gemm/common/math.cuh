@@ -25,4 +25,11 @@ FP8GEMM_HOST_DEVICE constexpr T greatest_common_divisor(T a, T b) {
     return b == 0 ? a : greatest_common_divisor(b, a % b);
 }
 
+/// What the L2 of any chip of the family holds at most.
+constexpr uint64_t kL2Bytes = 60 << 20;
+
+FP8GEMM_HOST_DEVICE constexpr bool is_larger_than_l2(uint32_t rows, uint32_t cols, uint32_t element_bytes) {
+    return uint64_t{rows} * cols * element_bytes > kL2Bytes;
+}
+
 }  // namespace fp8gemm

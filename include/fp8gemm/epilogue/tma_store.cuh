@@ -57,10 +57,6 @@ protected:
         return offset ^ ((offset / 128 & kChunkMask) * 16);
     }
 
-    /// Bytes that L2 does not hold. Who reads so large an output next will not find it there anyway; so it leaves first, and
-    /// operands stay: 4651x13056x384 in 52.6 us, not 56.6 (bursts, H100, 2026-11-25).
-    static constexpr uint64_t kPassesThroughL2 = 50 << 20;
-
     static_assert(Config::kN * kElementBytes % 16 == 0,
                   "TMA writes the last 16 bytes of a row whole, even past its end");
     static_assert(kRowBytes == 32 || kRowBytes == 64 || kRowBytes == 128, "a row of a part is one swizzle span");
@@ -177,7 +173,9 @@ public:
         const WarpgroupOrigin<Shape, Config> origin(warpgroup);
         Ring& ring = shared.rings[warpgroup];
         auto state = Ring::State::for_reader();
-        const bool passes_through = uint64_t{params.m} * Config::kN * kElementBytes > kPassesThroughL2;
+        // Who reads so large an output next will not find it in L2 anyway. So it leaves first, and operands stay:
+        // 4651x13056x384 in 52.6 us, not 56.6 (bursts, H100, 2026-11-25).
+        const bool passes_through = is_larger_than_l2(params.m, Config::kN, kElementBytes);
         typename Schedule::Tile tile;
         Tracer<Config, Track::kStore> trace;
         while (schedule.next(tile)) {

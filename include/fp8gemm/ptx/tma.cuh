@@ -88,10 +88,11 @@ FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint3
 /// The same with .L2::cache_hint.
 FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer,
                                  uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::
-                     "l"(&map),
-                 "r"(shared_address(source)), "r"(inner), "r"(outer), "l"(policy)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(
+            &map),
+        "r"(shared_address(source)), "r"(inner), "r"(outer), "l"(policy)
+        : "memory");
 }
 
 /// cp.async.bulk.commit_group
