@@ -71,10 +71,16 @@ class Probe:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A status and a message for people: what was found, what is needed, what to do."""
+    """A status, and for people what was found, and what is needed or to be done about it; empty where all is well."""
 
     status: DeviceStatus
-    message: str
+    found: str
+    advice: str = ""
+
+    @property
+    def message(self) -> str:
+        """Both in one line."""
+        return f"{self.found} {self.advice}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -161,37 +167,17 @@ def _attribute(index: int, name: str) -> int:
 
 def conclude(facts: Probe, index: int | None = None) -> Diagnosis:
     """Turn facts into a diagnosis, for the GPU ``index`` or, without one, for the first Hopper GPU there is."""
+    return judge_torch(facts) or judge_driver(facts) or judge_gpus(facts, index)
+
+
+def judge_torch(facts: Probe) -> Diagnosis | None:
+    """What is the matter with torch; None if nothing is."""
     if facts.torch_version is None:
-        message = f"{facts.torch_problem.rstrip('.')}. Products need it; warmups do not."
-        return Diagnosis(DeviceStatus.NO_TORCH, message[0].upper() + message[1:])
-    if facts.torch_cuda is None:
-        return _cpu_only_torch(facts)
-    if facts.driver_version is None:
-        return Diagnosis(
-            DeviceStatus.NO_DRIVER,
-            f"The CUDA driver (libcuda.so.1) cannot be loaded: {facts.driver_problem.rstrip('.')}. {_NEEDED} and its "
-            f"driver, CUDA {dotted(OLDEST_DRIVER)} or newer; in a container, start it with its GPUs exposed. "
-            f"{_REFERENCE}",
-        )
-    needed = max(OLDEST_DRIVER, (facts.torch_cuda[0], 0))
-    if facts.driver_version < needed:
-        return Diagnosis(
-            DeviceStatus.DRIVER_TOO_OLD,
-            f"The NVIDIA driver serves CUDA {dotted(facts.driver_version)} at most; torch {facts.torch_version} and "
-            f"the kernels need CUDA {dotted(needed)} or newer. Update the driver, or install a torch built for an "
-            f"older CUDA, {dotted(OLDEST_DRIVER)} at the least. {_REFERENCE}",
-        )
-    if facts.driver_problem:
-        return Diagnosis(
-            DeviceStatus.NO_DRIVER,
-            f"The CUDA driver (CUDA {dotted(facts.driver_version)}) is installed but does not start: "
-            f"{facts.driver_problem.rstrip('.')}. {_NEEDED} and a driver that runs: see whether `nvidia-smi` "
-            f"works, and in a container whether its GPUs are exposed. {_REFERENCE}",
-        )
-    return _judge_gpus(facts, index)
-
-
-def _cpu_only_torch(facts: Probe) -> Diagnosis:
+        problem = facts.torch_problem.rstrip(".")
+        found = f"{problem[:1].upper()}{problem[1:]}."
+        return Diagnosis(DeviceStatus.NO_TORCH, found, "Products need it (`pip install 'torch>=2.6'`); warmups do not.")
+    if facts.torch_cuda is not None:
+        return None
     if facts.driver_version is None:
         beside = "no CUDA driver can be loaded here either"
     elif facts.gpus:
@@ -200,27 +186,56 @@ def _cpu_only_torch(facts: Probe) -> Diagnosis:
         beside = f"a driver (CUDA {dotted(facts.driver_version)}) is there, but no GPU that can be used"
     return Diagnosis(
         DeviceStatus.CPU_ONLY_TORCH,
-        f"torch {facts.torch_version} was built without CUDA; {beside}. {_NEEDED}, its driver, and a torch built with "
-        f"CUDA {dotted(OLDEST_DRIVER)} or newer. {_REFERENCE}",
+        f"torch {facts.torch_version} was built without CUDA; {beside}.",
+        f"{_NEEDED}, its driver, and a torch built with CUDA {dotted(OLDEST_DRIVER)} or newer. {_REFERENCE}",
     )
 
 
-def _judge_gpus(facts: Probe, index: int | None) -> Diagnosis:
-    gpus = facts.gpus
+def judge_driver(facts: Probe) -> Diagnosis | None:
+    """What is the matter with the driver; None if nothing is."""
+    if facts.driver_version is None:
+        return Diagnosis(
+            DeviceStatus.NO_DRIVER,
+            f"The CUDA driver (libcuda.so.1) cannot be loaded: {facts.driver_problem.rstrip('.')}.",
+            f"{_NEEDED} and its driver, CUDA {dotted(OLDEST_DRIVER)} or newer; in a container, start it with its GPUs "
+            f"exposed. {_REFERENCE}",
+        )
+    needed = max(OLDEST_DRIVER, (facts.torch_cuda[0], 0)) if facts.torch_cuda else OLDEST_DRIVER
+    if facts.driver_version < needed:
+        who = f"torch {facts.torch_version} and the kernels" if facts.torch_cuda else "the kernels"
+        return Diagnosis(
+            DeviceStatus.DRIVER_TOO_OLD,
+            f"The NVIDIA driver serves CUDA {dotted(facts.driver_version)} at most; {who} need CUDA {dotted(needed)} "
+            "or newer.",
+            "Update the driver, or install a torch built for an older CUDA, "
+            f"{dotted(OLDEST_DRIVER)} at the least. {_REFERENCE}",
+        )
+    if facts.driver_problem:
+        return Diagnosis(
+            DeviceStatus.NO_DRIVER,
+            f"The CUDA driver (CUDA {dotted(facts.driver_version)}) is installed but does not start: "
+            f"{facts.driver_problem.rstrip('.')}.",
+            f"{_NEEDED} and a driver that runs: see whether `nvidia-smi` works, and in a container whether its GPUs "
+            f"are exposed. {_REFERENCE}",
+        )
+    return None
+
+
+def judge_gpus(facts: Probe, index: int | None = None) -> Diagnosis:
+    """Whether the GPU ``index`` or, without one, any is a Hopper GPU, where the driver runs."""
+    gpus, advice = facts.gpus, f"{_NEEDED}. {_REFERENCE}"
     if not gpus:
         hidden = "" if facts.visible_devices is None else f" (CUDA_VISIBLE_DEVICES is {facts.visible_devices!r})"
-        message = f"The CUDA driver is there, but shows no GPU{hidden}. {_NEEDED}. {_REFERENCE}"
-        return Diagnosis(DeviceStatus.NO_GPU, message)
+        return Diagnosis(DeviceStatus.NO_GPU, f"The CUDA driver is there, but shows no GPU{hidden}.", advice)
     if index is not None and not 0 <= index < len(gpus):
-        message = f"There is no GPU {index}; the driver shows {_listed(gpus)}. {_NEEDED}. {_REFERENCE}"
-        return Diagnosis(DeviceStatus.NO_GPU, message)
+        return Diagnosis(DeviceStatus.NO_GPU, f"There is no GPU {index}; the driver shows {_listed(gpus)}.", advice)
     if index is None:
         index = next((i for i, gpu in enumerate(gpus) if gpu.capability == HOPPER), None)
     elif gpus[index].capability != HOPPER:
         gpus, index = (gpus[index],), None
     if index is None:
-        message = f"Found {_listed(gpus)}. {_NEEDED}, because they are compiled for sm_90a. {_REFERENCE}"
-        return Diagnosis(DeviceStatus.NOT_HOPPER, message)
+        because = f"{_NEEDED}, because they are compiled for sm_90a. {_REFERENCE}"
+        return Diagnosis(DeviceStatus.NOT_HOPPER, f"Found {_listed(gpus)}.", because)
     version = dotted(facts.driver_version or OLDEST_DRIVER)
     return Diagnosis(DeviceStatus.READY, f"GPU {index} is {gpus[index]}; the driver serves CUDA {version}.")
 

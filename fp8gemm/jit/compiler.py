@@ -182,6 +182,22 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
+def nvrtc_path() -> Path | None:
+    """The file of the NVRTC library that is loaded; None where the system does not tell. Loads it.
+
+    Raises:
+        CompileError: it is missing, broken or too old.
+    """
+    _, version = _load_nvrtc()
+    try:
+        mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    paths = {line.split(maxsplit=5)[-1] for line in mapped if re.search(r"/libnvrtc\.so[^/]*$", line)}
+    # torch may have loaded its own beside it.
+    return next((Path(path) for path in sorted(paths) if _version_of(path) == version), None)
+
+
 def parse_resources(log: str) -> Resources:
     """What the assembler reports: the kernel's own figures, and stack and spills of functions that it calls."""
 
@@ -217,6 +233,16 @@ def _load_nvrtc() -> tuple[Any, tuple[int, int]]:
     if (major, minor) < OLDEST:
         raise CompileError(f"NVRTC is too old: expected {_PROVIDERS}; found: NVRTC {major}.{minor}")
     return nvrtc, (major, minor)
+
+
+def _version_of(library: str) -> tuple[int, int] | None:
+    """What a loaded library of NVRTC says that it is; None if it does not say."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    try:
+        ctypes.CDLL(library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    except (OSError, AttributeError):
+        return None
+    return major.value, minor.value
 
 
 @contextmanager

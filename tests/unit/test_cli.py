@@ -19,7 +19,7 @@ import fp8gemm
 from fp8gemm import settings
 from fp8gemm.cache.entry import Entry
 from fp8gemm.cache.store import Store
-from fp8gemm.cli import info
+from fp8gemm.cli import findings
 from fp8gemm.cli import main as cli
 from fp8gemm.driver.device import DeviceStatus, Gpu, Probe
 from fp8gemm.errors import CompileError
@@ -44,7 +44,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def pretend(**facts: Any) -> None:
         known = {"torch_version": "2.11.0+cu130", "torch_cuda": (13, 0), "driver_version": (13, 0), **facts}
-        for module in (info, target):
+        for module in (findings, target):
             monkeypatch.setattr(module, "probe", lambda: Probe(**known))
 
     pretend()
@@ -103,7 +103,7 @@ def test_info_says_why_there_is_no_compiler(monkeypatch, capsys) -> None:
     def missing() -> str:
         raise CompileError("NVRTC cannot be loaded: it is not there")
 
-    monkeypatch.setattr(info, "nvrtc_version", missing)
+    monkeypatch.setattr(findings, "nvrtc_version", missing)
     code, found = run_json(capsys, "info", "--json")
     assert code == 0
     assert found["nvrtc"] == {"version": None, "problem": "NVRTC cannot be loaded: it is not there"}
@@ -111,7 +111,8 @@ def test_info_says_why_there_is_no_compiler(monkeypatch, capsys) -> None:
 
 def test_info_counts_kernels_and_leaves_the_cache_alone(capsys, cache, tmp_path) -> None:
     _, found = run_json(capsys, "info", "--json")
-    assert found["cache"] == [{"path": str(cache), "kernels": 0, "bytes": 0, "note": "not there yet"}]
+    nothing = {"kernels": 0, "bytes": 0, "note": "not there yet"}
+    assert found["cache"] == [{"path": str(cache), "state": "absent", **nothing}]
     assert not cache.exists()
 
     store = Store([cache])
@@ -126,8 +127,8 @@ def test_info_counts_kernels_and_leaves_the_cache_alone(capsys, cache, tmp_path)
     with settings.scope(cache_dirs=(loose, cache)):
         _, found = run_json(capsys, "info", "--json")
     first, second = found["cache"]
-    assert first["note"].startswith("refused") and "0777" in first["note"]
-    assert second == {"path": str(cache), "kernels": 2, "bytes": size, "note": ""}
+    assert first["state"] == "refused" and first["note"].startswith("refused") and "0777" in first["note"]
+    assert second == {"path": str(cache), "state": "writable", "kernels": 2, "bytes": size, "note": ""}
     assert before == sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != loose)
 
 
