@@ -114,6 +114,24 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     return Settings(**changes)
 
 
+def refused(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that hold a value that is not allowed, and what is said of each."""
+    found = {}
+    for name in map(_variable, (field.name for field in fields(Settings))):
+        try:
+            from_environment({name: environment.get(name, "")})
+        except InputError as error:
+            found[name] = str(error)
+    return found
+
+
+def unknown(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that begin as ours do and that nothing reads, such as misspelt ones; the tests' own are left out."""
+    known = {_variable(field.name) for field in fields(Settings)}
+    ours = (name for name in environment if name.startswith("FP8GEMM_") and not name.startswith("FP8GEMM_TEST_"))
+    return tuple(sorted(name for name in ours if name not in known))
+
+
 _environment_settings: Settings | None = None
 _scoped_settings: ContextVar[Settings | None] = ContextVar("fp8gemm_settings", default=None)
 

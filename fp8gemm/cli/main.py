@@ -28,6 +28,7 @@ COMMANDS = {
     "cache": "List, verify, seal, move and empty directories of compiled kernels.",
     "explain": "Derive the tile config of a product, term by term, beside the runners-up.",
     "info": "Say what is installed, what this machine has, and whether kernels can run on it.",
+    "doctor": "Judge what info finds: what is well, what is odd, what is in the way, and what mends it.",
     "tune": (
         "Time the candidate configs of shapes on this machine's Hopper GPU, judge the choice, and fill a tuned table."
     ),

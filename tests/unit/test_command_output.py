@@ -18,6 +18,7 @@ from tests.scripts import load_script
 DOCUMENTED = {
     "demo": ["demo", "--m", "1", "--nk", "128x128"],
     "info": ["info"],
+    "doctor": ["doctor", "--build"],
     "explain": ["explain", "64", "256", "512"],
     "warmup --list": ["warmup", "--nk", "128x128", "--max-m", "8", "--list"],
     "warmup --check": ["warmup", "--quantizers", "128", "--check"],
