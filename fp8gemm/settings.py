@@ -114,10 +114,15 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     return Settings(**changes)
 
 
+def variables() -> tuple[str, ...]:
+    """The name of every variable that is read."""
+    return tuple(_variable(field.name) for field in fields(Settings))
+
+
 def refused(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that hold a value that is not allowed, and what is said of each."""
     found = {}
-    for name in map(_variable, (field.name for field in fields(Settings))):
+    for name in variables():
         try:
             from_environment({name: environment.get(name, "")})
         except InputError as error:
@@ -127,9 +132,8 @@ def refused(environment: Mapping[str, str]) -> dict[str, str]:
 
 def unknown(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Variables that begin as ours do and that nothing reads, such as misspelt ones; the tests' own are left out."""
-    known = {_variable(field.name) for field in fields(Settings)}
-    ours = (name for name in environment if name.startswith("FP8GEMM_") and not name.startswith("FP8GEMM_TEST_"))
-    return tuple(sorted(name for name in ours if name not in known))
+    ours = {name for name in environment if name.startswith("FP8GEMM_") and not name.startswith("FP8GEMM_TEST_")}
+    return tuple(sorted(ours - set(variables())))
 
 
 _environment_settings: Settings | None = None
