@@ -6,6 +6,8 @@
 #   make test-all        the same with all of these kernels, as every night, and where a device header changed of late
 #   make test-gpu        the tests of a GPU alone; each says why it is skipped where there is none
 #   make check           style and types
+#   make pages           links, file names and examples of the pages, and the project's own files
+#   make dist            a wheel and an sdist in dist/, looked at as an index would
 #   make mutants         faulty versions of the Python that decides, and which of them no test notices; takes long
 #   make clean           removes the environment and build products, never the kernel cache
 
@@ -14,7 +16,7 @@ ENVIRONMENT := $(VENV)/python.path
 # Read when a recipe runs, by which time the file is there.
 RUN = PYTHONPATH=. "$$(cat $(ENVIRONMENT))"
 
-.PHONY: demo test test-all test-gpu check mutants clean
+.PHONY: demo test test-all test-gpu check pages dist mutants clean
 
 demo: $(ENVIRONMENT)
 	@$(RUN) -m fp8gemm demo $(ARGS)
@@ -33,6 +35,16 @@ check: $(ENVIRONMENT)
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 	@find include scripts examples -name '*.cu*' -exec "$$(dirname "$$(cat $(ENVIRONMENT))")/clang-format" --dry-run -Werror {} +
+
+pages: $(ENVIRONMENT)
+	@$(RUN) -m tests $(addprefix tests/unit/test_,pages.py house_page.py serving_page.py examples.py joining.py) $(ARGS)
+
+# Nothing is uploaded.
+dist: $(ENVIRONMENT)
+	@"$$(cat $(ENVIRONMENT))" -m pip install -qq --disable-pip-version-check "twine>=6.1"
+	@rm -rf dist
+	@$(RUN) -m hatchling build
+	@$(RUN) -m twine check --strict dist/*
 
 # ARGS='"fp8gemm.checks*"' limits it to some. What is printed at the end is in no list of those that cannot be told apart.
 mutants: $(ENVIRONMENT)

@@ -6,6 +6,9 @@
 #
 # A Python whose torch was built for CUDA keeps that torch: the environment sees it and installs only what is missing.
 # If nothing can be installed there, that Python itself is used, provided that it has all the modules that are needed.
+#
+# Elsewhere the versions are those of constraints.txt; with TORCH_RELEASE=2.6.0, or TORCH_RELEASE=newest, torch is that one
+# instead, with the NVRTC and bindings that go with it.
 set -eu
 
 venv=$1
@@ -58,7 +61,17 @@ other_compilers() {
 }
 
 own_environment() {
-    "$python" -m venv "$venv" && install -c "$root/constraints.txt" && other_compilers
+    "$python" -m venv "$venv" || return 1
+    case ${TORCH_RELEASE:-} in
+        "") install -c "$root/constraints.txt" ;;
+        newest) with_another_torch ;;
+        *) with_another_torch "torch==$TORCH_RELEASE" ;;
+    esac && other_compilers
+}
+
+with_another_torch() {
+    grep -v -e '^torch==' -e '^cuda-' -e '^nvidia-cuda-nvrtc-cu12==' "$root/constraints.txt" >"$venv/constraints.txt"
+    install -c "$venv/constraints.txt" "$@"
 }
 
 # Without the torch pin, which would pull in another torch than the machine's.

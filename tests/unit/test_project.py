@@ -133,6 +133,14 @@ def test_a_bare_machine_gets_its_own_environment_with_tested_versions(machine: F
     assert f"-c {ROOT / 'constraints.txt'} -e {ROOT}[test,dev]" in pip and "nvrtc-12.4" in old and "nvrtc-13.0" in newer
 
 
+@pytest.mark.parametrize(("release", "asked"), [("2.6.0", "torch==2.6.0 "), ("newest", "")])
+def test_another_torch_comes_with_what_goes_with_it(machine: FakeMachine, release: str, asked: str) -> None:
+    assert machine.run(TORCH_RELEASE=release)[0] == 0
+    pins = Path(f"{machine.log}.constraints").read_text()
+    assert not re.search("^(torch|cuda|nvidia-cuda-nvrtc-cu12)[-=]", pins, re.MULTILINE) and "pytest==" in pins
+    assert f"-c {machine.venv}/constraints.txt {asked}-e {ROOT}[test,dev]" in machine.asked("pip")[0]
+
+
 @pytest.mark.parametrize("torch", ["", "2.11.0+cu130"])
 def test_it_says_what_takes_long_and_where_the_command_is(machine: FakeMachine, torch: str) -> None:
     _, message = machine.run(TORCH=torch)
