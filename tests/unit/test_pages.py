@@ -1,4 +1,4 @@
-"""README.md and docs/*.md: every link leads somewhere, every file that is named exists, code imports what it uses."""
+"""Pages here and in docs: every link leads somewhere, every file that is named exists, code imports what it uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 README_LINES = 150
 
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
