@@ -16,6 +16,9 @@ from fp8gemm.sizes import SCALE_BLOCK
 
 _ROWS_PER_16_BYTES = 4
 
+E8M0: torch.dtype | None = getattr(torch, "float8_e8m0fnu", None)
+"""Scales that are powers of two, in a byte each; since torch 2.7. They widen to float32 exactly."""
+
 
 def block_count(size: int) -> int:
     """How many 128-wide blocks cover `size`; the last may be partial."""

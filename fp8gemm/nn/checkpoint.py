@@ -10,13 +10,12 @@ from torch import Tensor
 
 from fp8gemm.checks.tensors import found
 from fp8gemm.errors import InputError
-from fp8gemm.scales import block_count
+from fp8gemm.scales import E8M0, block_count
 
 WEIGHT, SCALES, BIAS = "weight", "weight_scale_inv", "bias"
 """The parameters' names, as FP8 checkpoints have them."""
 
-_E8M0 = getattr(torch, "float8_e8m0fnu", None)  # since torch 2.7
-_SCALE_DTYPES = tuple(dtype for dtype in (torch.float32, torch.bfloat16, _E8M0) if dtype is not None)
+_SCALE_DTYPES = tuple(dtype for dtype in (torch.float32, torch.bfloat16, E8M0) if dtype is not None)
 _BIAS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 

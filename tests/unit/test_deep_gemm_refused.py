@@ -156,6 +156,11 @@ UNSUPPORTED: list[tuple[str, str, Arguments]] = [
     *((product, "packed scales of B", {"b": second(Tensor.int)}) for product in PRODUCTS),
     *((product, "FP4", {"b": first(lambda b: b.view(torch.int8))}) for product in PRODUCTS),
     *((product, "32 columns", {"recipe": (1, 128, 32)}) for product in PRODUCTS if product != "along_k"),
+    *((product, "an epilogue", {"epilogue": object()}) for product in PRODUCTS),
+    *((product, "alpha", {"alpha": 2.0}) for product in ("dense", "gradient")),
+    ("masked", "overlap with communication", {"enable_overlap": True}),
+    ("masked", "tiles for overlap", {"max_block_n": 128}),
+    ("masked", "a signal of tiles", {"signal": torch.zeros(4, dtype=torch.int32)}),
     ("dense", "blocks of A", {"recipe_a": (128, 128), "recipe_b": (128, 128)}),
     ("contiguous", "scales of rows", {"recipe": (1, 1, 128)}),
     ("masked", "scales of rows", {"recipe_a": (1, 128), "recipe_b": (1, 128)}),
@@ -188,6 +193,8 @@ def test_what_is_for_newer_gpus_alone(product: str, what: str, changes: Argument
     with pytest.raises(UnsupportedError, match=": expected") as raised:
         call(product, changes)
     assert isinstance(raised.value, RuntimeError)
+    named = str(raised.value).partition(":")[0].partition("[")[0]
+    assert named in changes or (named == "recipe" and "recipe_a" in changes), "the message begins with the argument"
 
 
 def test_weight_gradients_of_operands_with_k_outside() -> None:

@@ -1,13 +1,14 @@
 """DeepGEMM's names on fp8gemm: ``import fp8gemm.integrations.deep_gemm as deep_gemm``.
 
 What code written for DeepGEMM calls on SM90 GPUs for FP8: dense and grouped products, layouts of scales, casts. Names
-of arguments, their order and defaults are DeepGEMM's (2.6), and so is what they mean and what is refused;
+of arguments, their order and defaults are DeepGEMM's (2.8), and so is what they mean and what is refused;
 docs/deep_gemm.md says where the two differ. What DeepGEMM has beside that (bfloat16 products, attention, FP4) is not
 here.
 """
 
 from fp8gemm.integrations.deep_gemm import testing, utils
 from fp8gemm.integrations.deep_gemm.arguments import RefusedError
+from fp8gemm.integrations.deep_gemm.batched import fp8_einsum
 from fp8gemm.integrations.deep_gemm.cublaslt import cublaslt_gemm_nt
 from fp8gemm.integrations.deep_gemm.dense import fp8_gemm_nn, fp8_gemm_nt, fp8_gemm_tn, fp8_gemm_tt
 from fp8gemm.integrations.deep_gemm.grouped import (
@@ -33,6 +34,7 @@ from fp8gemm.integrations.deep_gemm.runtime import (
     set_num_sms,
     set_pdl,
     set_tc_util,
+    use_deterministic_algorithms,
 )
 from fp8gemm.integrations.deep_gemm.testing import calc_diff
 from fp8gemm.integrations.deep_gemm.utils import (
@@ -60,7 +62,7 @@ m_grouped_fp8_fp4_gemm_nn_contiguous = m_grouped_fp8_gemm_nn_contiguous
 m_grouped_fp8_fp4_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_masked
 
-__version__ = "2.6.1"
+__version__ = "2.8.1"
 """The version of DeepGEMM whose names these are."""
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "ceil_div",
     "ceil_to_ue8m0",
     "cublaslt_gemm_nt",
+    "fp8_einsum",
     "fp8_fp4_gemm_nn",
     "fp8_fp4_gemm_nt",
     "fp8_fp4_gemm_tn",
@@ -111,6 +114,7 @@ __all__ = [
     "set_tc_util",
     "testing",
     "transform_sf_into_required_layout",
+    "use_deterministic_algorithms",
     "utils",
     "wgrad_gemm_fp8_fp8_fp32_nt",
 ]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError, UnsupportedError
-from fp8gemm.scales import block_count
+from fp8gemm.quoting import quoted
+from fp8gemm.scales import E8M0, block_count
 from fp8gemm.sizes import SCALE_BLOCK
 
 Pair = tuple[Tensor, Tensor]
@@ -22,6 +23,8 @@ Recipe = tuple[int, int, int]
 
 OperandRecipe = tuple[int, int]
 """Rows and columns of one operand that share one scale."""
+
+FOR_SM100 = "DeepGEMM has it for SM100 alone"
 
 _BLOCKS, _ROWS = (SCALE_BLOCK, SCALE_BLOCK), (1, SCALE_BLOCK)
 _NAMES = {"a": "a[0]", "scales_a": "a[1]", "b": "b[0]", "scales_b": "b[1]", "out": "d"}
@@ -39,7 +42,7 @@ def in_deep_gemm_words(message: str) -> str:
 
 
 def pair(name: str, value: Pair) -> Pair:
-    """``value`` is codes and float32 scales.
+    """``value`` is codes and float32 scales; float8_e8m0fnu ones are widened, in a kernel of their own.
 
     Raises:
         UnsupportedError: packed UE8M0 scales, or packed FP4 codes, which SM90 has no instructions for.
@@ -56,7 +59,20 @@ def pair(name: str, value: Pair) -> Pair:
         raise UnsupportedError(f"{name}[0]: expected torch.float8_e4m3fn, got torch.int8, packed FP4: not on SM90")
     if of_scales is torch.int32:
         raise UnsupportedError(f"{name}[1]: expected torch.float32, got torch.int32, packed UE8M0 scales: not on SM90")
-    return codes, scales
+    return codes, scales.to(torch.float32) if of_scales is E8M0 else scales
+
+
+def refuse(name: str, value: object, *, without: object = None, why: str) -> None:
+    """Refuse an argument that is there for its name's sake.
+
+    Raises:
+        UnsupportedError: ``value`` is not ``without``, its default.
+    """
+    plain = isinstance(value, (bool, int, float, str))
+    if value is without or (plain and value == without):
+        return
+    found = quoted(value) if plain else type(value).__name__  # a tensor's elements would wait for the GPU
+    raise UnsupportedError(f"{name}: expected {without}, got {found}: {why}")
 
 
 def transposed(name: str, value: Pair) -> Pair:

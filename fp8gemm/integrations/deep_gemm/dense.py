@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.integrations.deep_gemm.arguments import (
+    FOR_SM100,
     OperandRecipe,
     Pair,
     Recipe,
@@ -17,6 +18,7 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     check_shapes,
     of_transposed,
     pair,
+    refuse,
     scaled_by_rows,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
@@ -33,11 +35,14 @@ def fp8_gemm_nt(
     recipe_b: OperandRecipe | None = None,
     compiled_dims: str = "nk",
     disable_ue8m0_cast: bool = False,
+    alpha: float | None = None,
+    epilogue: object = None,
 ) -> None:
     """``D = A @ B.T``, or ``D = C + A @ B.T`` where B too has one scale per row and 128 columns.
 
     Args:
-        a: (M, K) float8_e4m3fn, K contiguous, and (M, ceil(K/128)) float32 scales. MN-major ones, as
+        a: (M, K) float8_e4m3fn, K contiguous, and (M, ceil(K/128)) float32 scales, or float8_e8m0fnu
+            ones, which are widened first, here and below. MN-major ones, as
             `get_mn_major_tma_aligned_tensor` makes them, are read in place, others copied first.
         b: (N, K) float8_e4m3fn, K contiguous, and float32 scales: (ceil(N/128), ceil(K/128)) with the default recipe,
             (N, ceil(K/128)) with (1, 1, 128).
@@ -46,12 +51,15 @@ def fp8_gemm_nt(
         recipe: (1, 128, 128), the default, or (1, 1, 128).
         recipe_a, recipe_b: instead of ``recipe``: (1, 128), and (128, 128) or (1, 128).
         compiled_dims, disable_ue8m0_cast: without meaning here; scales are never rounded.
+        alpha, epilogue: None; DeepGEMM has them for SM100.
 
     Raises:
         RefusedError: an argument that SM90 DeepGEMM refuses too; it is an `fp8gemm.InputError` and a `RuntimeError`.
-        UnsupportedError: what is for SM100 alone: packed UE8M0 scales, FP4, other recipes.
+        UnsupportedError: what is for SM100 alone: packed UE8M0 scales, FP4, other recipes, epilogues.
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
+    refuse("alpha", alpha, why=FOR_SM100)
+    refuse("epilogue", epilogue, why=FOR_SM100)
     codes_a, scales_a = pair("a", a)
     codes_b, scales_b = pair("b", b)
     check_output(d, 2, torch.bfloat16, torch.float32)

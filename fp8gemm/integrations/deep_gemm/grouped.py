@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from fp8gemm.errors import UnsupportedError
 from fp8gemm.integrations.deep_gemm import runtime
 from fp8gemm.integrations.deep_gemm.arguments import (
+    FOR_SM100,
     OperandRecipe,
     Pair,
     Recipe,
@@ -22,6 +23,7 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     check_output,
     of_transposed,
     pair,
+    refuse,
     scaled_by_rows,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
@@ -42,6 +44,7 @@ def m_grouped_fp8_gemm_nt_contiguous(
     use_psum_layout: bool = False,
     ensure_zero_padding: bool = True,
     expected_m_for_psum_layout: int | None = None,
+    epilogue: object = None,
     *,
     m_indices: Tensor | None = None,
 ) -> None:
@@ -60,11 +63,13 @@ def m_grouped_fp8_gemm_nt_contiguous(
         ensure_zero_padding: with ``use_psum_layout``, False leaves rows that pad a group untouched, which is faster
             where groups are small.
         expected_m_for_psum_layout: rows of a typical group, with ``use_psum_layout`` alone.
+        epilogue: None; DeepGEMM has them for SM100.
         m_indices: what older versions call ``grouped_layout``.
 
     Raises:
         RefusedError, UnsupportedError and others: as `fp8_gemm_nt`.
     """
+    refuse("epilogue", epilogue, why=FOR_SM100)
     if (grouped_layout is None) == (m_indices is None):
         raise RefusedError("grouped_layout: expected a tensor, as grouped_layout or as m_indices, got none or both")
     layout = m_indices if grouped_layout is None else grouped_layout
@@ -113,6 +118,11 @@ def m_grouped_fp8_gemm_nt_masked(
     recipe_b: OperandRecipe | None = None,
     compiled_dims: str = "nk",
     disable_ue8m0_cast: bool = False,
+    epilogue: object = None,
+    *,
+    enable_overlap: bool = False,
+    max_block_n: int = 256,
+    signal: Tensor | None = None,
 ) -> None:
     """``D[g, m] = A[g, m] @ B[g].T`` for the first ``masked_m[g]`` rows of each group; others are not touched.
 
@@ -124,10 +134,20 @@ def m_grouped_fp8_gemm_nt_masked(
         masked_m: int32, contiguous, G elements.
         expected_m: rows of a typical group, at least 1.
         recipe, recipe_a, recipe_b, compiled_dims, disable_ue8m0_cast: as in `fp8_gemm_nt`, without (1, 1, 128).
+        epilogue: None; DeepGEMM has them for SM100.
+        enable_overlap, max_block_n, signal: the defaults. With others some of SGLang's versions let communication read
+            tiles while later ones are computed.
 
     Raises:
         RefusedError, UnsupportedError and others: as `fp8_gemm_nt`.
     """
+    refuse("epilogue", epilogue, why=FOR_SM100)
+    for name, value, default in (
+        ("enable_overlap", enable_overlap, False),
+        ("max_block_n", max_block_n, 256),
+        ("signal", signal, None),
+    ):
+        refuse(name, value, without=default, why="no kernel here signals its tiles to communication")
     codes_a, scales_a = pair("a", a)
     codes_b, scales_b = _weights(b, recipe, recipe_a, recipe_b)
     check_output(d, 3, torch.bfloat16)
@@ -148,6 +168,7 @@ def k_grouped_fp8_gemm_nt_contiguous(
     recipe: Recipe = (1, 1, 128),
     compiled_dims: str = "mn",
     use_psum_layout: bool = False,
+    epilogue: object = None,
 ) -> None:
     """``D[g] = C[g] + A[g] @ B[g].T``, where the groups differ in K: weight gradients.
 
@@ -165,10 +186,12 @@ def k_grouped_fp8_gemm_nt_contiguous(
         recipe: (1, 1, 128), and no other.
         compiled_dims: without meaning here.
         use_psum_layout: False: there is no such layout of FP8 on SM90.
+        epilogue: None; DeepGEMM has them for SM100.
 
     Raises:
         RefusedError, UnsupportedError and others: as `fp8_gemm_nt`.
     """
+    refuse("epilogue", epilogue, why=FOR_SM100)
     if tuple(recipe) != (1, 1, 128):
         raise RefusedError(f"recipe: expected (1, 1, 128), got {recipe}")
     if use_psum_layout or not ks_cpu:

@@ -120,6 +120,10 @@ def set_ignore_compile_dims(new_value: bool) -> None:
     """Accepted, and without meaning here: which sizes a kernel is compiled for is fp8gemm's own choice."""
 
 
+def use_deterministic_algorithms(enabled: bool) -> None:
+    """Accepted, and without meaning here: results are always the same bits for the same inputs and tile config."""
+
+
 def set_block_size_multiple_of(new_value: int | tuple[int, int]) -> None:
     """Accepted, and without meaning here: tiles are fp8gemm's own choice."""
 
@@ -143,8 +147,16 @@ def get_mk_alignment_for_contiguous_layout() -> int:
     return _mk_alignment
 
 
-def get_theoretical_mk_alignment_for_contiguous_layout(expected_m: int | None = None) -> int:
-    """What DeepGEMM advises to pad groups to, which on SM90 is always 128."""
+def get_theoretical_mk_alignment_for_contiguous_layout(
+    expected_m: int | None = None, num_groups: int | None = None
+) -> int:
+    """What DeepGEMM advises to pad groups to, which on SM90 is always 128.
+
+    Args:
+        expected_m: rows of a typical group, or with ``num_groups`` those of all groups together, as vLLM and SGLang
+            call it where their own DeepGEMM takes it so. Neither changes anything.
+        num_groups: how many groups there are.
+    """
     return MK_ALIGNMENT
 
 

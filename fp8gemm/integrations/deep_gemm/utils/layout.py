@@ -15,7 +15,7 @@ from fp8gemm.integrations.deep_gemm.runtime import (
     set_mk_alignment_for_contiguous_layout,
 )
 from fp8gemm.integrations.deep_gemm.utils.math import align, ceil_div
-from fp8gemm.scales import empty_mn_major_groups, mn_major_pitch
+from fp8gemm.scales import E8M0, empty_mn_major_groups, mn_major_pitch
 from fp8gemm.sizes import SCALE_BLOCK
 
 __all__ = [
@@ -51,9 +51,12 @@ def get_tma_aligned_size(x: int, element_size: int) -> int:
 def get_mn_major_tma_aligned_tensor(sf: Tensor) -> Tensor:
     """``sf``, (MN, K) or (G, MN, K) float32, with strides (.., 1, MN rounded up to 4): itself if it has them.
 
+    float8_e8m0fnu scales are widened to float32.
+
     Raises:
         RefusedError: another dtype or number of dimensions.
     """
+    sf = _widened(sf)
     if sf.dtype != torch.float32 or sf.dim() not in (2, 3):
         raise RefusedError(f"sf: expected torch.float32 of 2 or 3 dimensions, got {sf.dtype} of {tuple(sf.shape)}")
     rows, columns = sf.shape[-2:]
@@ -78,7 +81,8 @@ def transform_sf_into_required_layout(
     """Scales as an SM90 product reads them best: those of rows MN-major, those of 128x128 blocks as they are.
 
     Args:
-        sf: (ceil(mn / rows), ceil(k / 128)) float32, with ``num_groups`` in front where there is one.
+        sf: (ceil(mn / rows), ceil(k / 128)) float32, or float8_e8m0fnu, which is widened, with ``num_groups`` in front
+            where there is one.
         mn, k: rows and columns of the operand.
         recipe: rows of A, rows of B and columns that share a scale, with ``is_sfa``; or rows and columns without.
         is_sfa: whether the scales are those of A.
@@ -93,6 +97,7 @@ def transform_sf_into_required_layout(
             f"recipe: expected 3 numbers with is_sfa, or 2 without, got {tuple(recipe)} and is_sfa = {is_sfa}"
         )
     rows = recipe[0] if is_sfa is not False else recipe[1]
+    sf = _widened(sf)
     if sf.dtype != torch.float32 or recipe[-1] != SCALE_BLOCK or rows not in (1, SCALE_BLOCK):
         raise UnsupportedError(
             f"sf: expected torch.float32 scales of 1x128 or 128x128 blocks on SM90, got {sf.dtype} with {tuple(recipe)}"
@@ -124,6 +129,10 @@ def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(*_: Any, **__: Any) -
         UnsupportedError: always.
     """
     _refuse_packed()
+
+
+def _widened(sf: Tensor) -> Tensor:
+    return sf.to(torch.float32) if sf.dtype is E8M0 else sf
 
 
 def _refuse_packed() -> NoReturn:
