@@ -111,7 +111,7 @@ def test_other_names_of_the_same_functions(name: str) -> None:
 
 
 def test_every_public_name_is_there_and_tested() -> None:
-    others = {"RefusedError", "ceil_to_ue8m0", "testing", "utils"}
+    others = {"RefusedError", "AbsentError", "install", "uninstall", "answers", "ceil_to_ue8m0", "testing", "utils"}
     assert sorted(deep_gemm.__all__) == sorted({*SIGNATURES, *ALIASES, *others})
     assert all(hasattr(deep_gemm, name) for name in deep_gemm.__all__)
     assert not hasattr(deep_gemm, "bf16_gemm_nt")  # callers look in this way for what there is

@@ -3,7 +3,7 @@
 What code written for DeepGEMM calls on SM90 GPUs for FP8: dense and grouped products, layouts of scales, casts. Names
 of arguments, their order and defaults are DeepGEMM's (2.8), and so is what they mean and what is refused;
 docs/deep_gemm.md says where the two differ. What DeepGEMM has beside that (bfloat16 products, attention, FP4) is not
-here.
+here; after `install` ``import deep_gemm`` gives these functions, and another DeepGEMM's for the rest.
 """
 
 from fp8gemm.integrations.deep_gemm import testing, utils
@@ -18,6 +18,7 @@ from fp8gemm.integrations.deep_gemm.grouped import (
     m_grouped_fp8_gemm_nt_contiguous,
     m_grouped_fp8_gemm_nt_masked,
 )
+from fp8gemm.integrations.deep_gemm.installing import answers, install, uninstall
 from fp8gemm.integrations.deep_gemm.older import (
     gemm_fp8_fp8_bf16_nt,
     get_col_major_tma_aligned_tensor,
@@ -25,6 +26,7 @@ from fp8gemm.integrations.deep_gemm.older import (
     m_grouped_gemm_fp8_fp8_bf16_nt_masked,
     wgrad_gemm_fp8_fp8_fp32_nt,
 )
+from fp8gemm.integrations.deep_gemm.other import AbsentError
 from fp8gemm.integrations.deep_gemm.runtime import (
     get_num_sms,
     get_pdl,
@@ -66,8 +68,10 @@ __version__ = "2.8.1"
 """The version of DeepGEMM whose names these are."""
 
 __all__ = [
+    "AbsentError",
     "RefusedError",
     "align",
+    "answers",
     "calc_diff",
     "ceil_div",
     "ceil_to_ue8m0",
@@ -93,6 +97,7 @@ __all__ = [
     "get_tc_util",
     "get_theoretical_mk_alignment_for_contiguous_layout",
     "get_tma_aligned_size",
+    "install",
     "k_grouped_fp8_gemm_nt_contiguous",
     "k_grouped_fp8_gemm_tn_contiguous",
     "m_grouped_fp8_fp4_gemm_nn_contiguous",
@@ -114,6 +119,7 @@ __all__ = [
     "set_tc_util",
     "testing",
     "transform_sf_into_required_layout",
+    "uninstall",
     "use_deterministic_algorithms",
     "utils",
     "wgrad_gemm_fp8_fp8_fp32_nt",
