@@ -13,6 +13,7 @@ FP8GEMM_PDL             ``0`` or ``false``: no kernel starts before the one ahea
 FP8GEMM_TABLES          tuned tables, the first that knows a shape decides (``/mine.json:/b``) the shipped ones
 FP8GEMM_CHECK_GROUPS    ``1`` or ``true``: grouped products wait for the GPU and refuse wrong groups   0
 FP8GEMM_RECORD          a file to which every shape that kernels are asked for is added, for a warmup      none
+FP8GEMM_ENGINES         ``1`` or ``true``: vLLM and SGLang compute with fp8gemm what they call DeepGEMM for    0
 ======================= ====================================================================== ===================
 
 The environment is read once, at first use. ``reload()`` reads it again; ``scope(jit="error")`` overrides it in a block.
@@ -34,7 +35,7 @@ from fp8gemm.frozen import dataclass
 
 JIT_POLICIES = ("compile", "nearest", "error")
 BACKENDS = ("auto", "reference")
-_SWITCHES = {"batch_invariant", "pdl", "check_groups"}
+_SWITCHES = {"batch_invariant", "pdl", "check_groups", "engines"}
 _BOOLS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -59,6 +60,7 @@ class Settings:
         check_groups: grouped products look at the groups in device memory, which waits for the GPU, and refuse wrong
             ones; a debugging aid, impossible while a CUDA graph is captured.
         record: a file that is added to, see `fp8gemm.kernels.recording`; None for none.
+        engines: whether the plugins that vLLM and SGLang load, see `fp8gemm.integrations.engines`, do anything.
     """
 
     cache_dirs: tuple[Path, ...] = ()
@@ -71,6 +73,7 @@ class Settings:
     tables: tuple[Path, ...] = ()
     check_groups: bool = False
     record: Path | None = None
+    engines: bool = False
 
     def __post_init__(self) -> None:
         # The dataclass is frozen for its users; normalising its own fields is what __setattr__ is bypassed for.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fp8gemm import __version__
 from fp8gemm.cli.exits import Exit
@@ -18,6 +19,10 @@ from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.driver.device import conclude, dotted
 from fp8gemm.installed import installed_version
 from fp8gemm.jit.headers import include_dir
+from fp8gemm.settings import Settings
+
+if TYPE_CHECKING:
+    from fp8gemm.integrations.deep_gemm.installing import Answers
 
 EXAMPLE = "fp8gemm info --json"
 
@@ -45,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
 def document_of(findings: Findings) -> dict[str, Any]:
     """Everything that ``info`` tells, as plain values."""
     probed, now, diagnosis = findings.probed, findings.settings, conclude(findings.probed)
+    deep_gemm = _deep_gemm(now)
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -60,6 +66,7 @@ def document_of(findings: Findings) -> dict[str, Any]:
         "include_dir": str(include_dir()),
         "cache": [asdict(layer) for layer in findings.cache],
         "settings": {field.name: _plain(getattr(now, field.name)) for field in fields(now)},
+        "deep_gemm": deep_gemm and asdict(deep_gemm),
     }
 
 
@@ -67,7 +74,7 @@ def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
     """One fact a line, for people."""
     probed = findings.probed
     built = f"built with CUDA {document['torch_cuda']}" if probed.torch_cuda else "built without CUDA"
-    driver = _driver(findings)
+    driver, deep_gemm = _driver(findings), _deep_gemm(findings.settings)
     path = f", {findings.nvrtc_path}" if findings.nvrtc_path else ""
     facts = [
         ("fp8gemm", document["version"]),
@@ -81,6 +88,7 @@ def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
         ("headers", document["include_dir"]),
         *(("cache", layer) for layer in findings.cache or ("this process's memory alone",)),
         *((name, _listed(value)) for name, value in document["settings"].items()),
+        *(("deep_gemm", line) for line in (_who_has_what(deep_gemm) if deep_gemm else ())),
     ]
     for name, value in facts:
         yield f"{name:<15} {value}"
@@ -89,6 +97,27 @@ def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
 def _driver(findings: Findings) -> Part:
     probed = findings.probed
     return Part(probed.driver_version and dotted(probed.driver_version), probed.driver_problem)
+
+
+def _deep_gemm(now: Settings) -> Answers | None:
+    """None where fp8gemm is not in DeepGEMM's place, and nothing in the environment asks for it."""
+    if not now.engines and "fp8gemm.integrations.deep_gemm" not in sys.modules:
+        return None
+    from fp8gemm.integrations.deep_gemm import answers
+
+    found = answers()
+    return found if now.engines or found.installed else None
+
+
+def _who_has_what(found: Answers) -> Iterator[str]:
+    """A line for each that has any of DeepGEMM's functions, and for each DeepGEMM that cannot be imported."""
+    other = found.other if found.loaded else f"{found.other}, not imported yet, if it has what DeepGEMM 2.8.1 has"
+    nobody = "nobody; install DeepGEMM or sgl-deep-gemm for them"
+    for who, text in (("fp8gemm", "fp8gemm"), ("other", other), ("nobody", nobody)):
+        names = sorted(name for name, answering in found.functions.items() if answering == who)
+        if names:
+            yield f"{text}: {', '.join(names)}"
+    yield from found.problems
 
 
 def _cuda_bindings() -> Part:

@@ -96,6 +96,7 @@ def test_info_says_what_is_installed_and_in_force(capsys, cache) -> None:
         "tables": [],
         "check_groups": False,
         "record": None,
+        "engines": False,
     }
 
 

@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("errors", "installed", "settings", "scales", "sizes"),
     },
     "cli": {
-        *("fp8gemm", "lab", "ahead", "kernels", "jit", "cache", "tuning", "driver"),
+        *("fp8gemm", "lab", "ahead", "integrations", "kernels", "jit", "cache", "tuning", "driver"),
         *("errors", "installed", "settings", "sizes"),
     },
     "__main__": {"cli"},

@@ -59,16 +59,17 @@ def test_every_other_variable_is_read() -> None:
             "FP8GEMM_NUM_SMS": "100",
             "FP8GEMM_BATCH_INVARIANT": "1",
             "FP8GEMM_PDL": "0",
+            "FP8GEMM_ENGINES": "1",
             "FP8GEMM_TABLES": ":/mine.json:/theirs.json",
         }
     )
     assert found.tables == (Path("/mine.json"), Path("/theirs.json"))
     assert found.trusted_dirs == (Path("/x"), Path("/y"))
     assert (found.jit, found.backend, found.num_sms) == ("nearest", "reference", 100)
-    assert found.batch_invariant is True and found.pdl is False
+    assert found.batch_invariant is True and found.pdl is False and found.engines is True
 
 
-@pytest.mark.parametrize("switch", ["batch_invariant", "pdl"])
+@pytest.mark.parametrize("switch", ["batch_invariant", "pdl", "engines"])
 @pytest.mark.parametrize(
     ("value", "meaning"), [("1", True), ("true", True), ("0", False), ("false", False), ("", None)]
 )

@@ -1,0 +1,22 @@
+"""What vLLM and SGLang call in each of their processes: entry points of theirs, which pyproject.toml names.
+
+Both do nothing unless ``FP8GEMM_ENGINES=1`` asks for it, and import nothing for it beside ``fp8gemm`` itself.
+"""
+
+from __future__ import annotations
+
+from fp8gemm import settings
+
+
+def register() -> None:
+    """With ``FP8GEMM_ENGINES=1`` put fp8gemm in DeepGEMM's place, by `fp8gemm.integrations.deep_gemm.install`.
+
+    It may be called any number of times, and touches no GPU.
+
+    Raises:
+        InputError: a setting has a value that is not allowed.
+    """
+    if settings.current().engines:
+        from fp8gemm.integrations.deep_gemm import install
+
+        install()
