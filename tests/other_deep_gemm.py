@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 import fp8gemm.integrations.deep_gemm as ours
-from fp8gemm.integrations.deep_gemm import runtime
+from fp8gemm.integrations.deep_gemm import other, runtime
 
 PACKAGE = {
     "__init__.py": """
@@ -74,8 +75,14 @@ def without_any(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("_num_sms", "_pdl", "_tc_util", "_mk_alignment", "_made"):
         monkeypatch.setattr(runtime, name, getattr(runtime, name))
     kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ("deep_gemm", "vllm")}
-    holding = {name for name in sys.path if any((Path(name) / each).exists() for each in ("deep_gemm", "vllm"))}
-    monkeypatch.setattr(sys, "path", [name for name in sys.path if name not in holding])
+    before, find = [Path(name) for name in sys.path if name], other._spec
+
+    def find_new(name: str) -> ModuleSpec | None:
+        spec = find(name)
+        origin = spec and spec.origin
+        return None if origin and any(Path(origin).is_relative_to(place) for place in before) else spec
+
+    monkeypatch.setattr(other, "_spec", find_new)
     finders = list(sys.meta_path)
     yield
     ours.uninstall()

@@ -19,7 +19,6 @@ from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.driver.device import conclude, dotted
 from fp8gemm.installed import installed_version
 from fp8gemm.jit.headers import include_dir
-from fp8gemm.settings import Settings
 
 if TYPE_CHECKING:
     from fp8gemm.integrations.deep_gemm.installing import Answers
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 def document_of(findings: Findings) -> dict[str, Any]:
     """Everything that ``info`` tells, as plain values."""
     probed, now, diagnosis = findings.probed, findings.settings, conclude(findings.probed)
-    deep_gemm = _deep_gemm(now)
+    deep_gemm = _deep_gemm(findings)
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -74,7 +73,7 @@ def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
     """One fact a line, for people."""
     probed = findings.probed
     built = f"built with CUDA {document['torch_cuda']}" if probed.torch_cuda else "built without CUDA"
-    driver, deep_gemm = _driver(findings), _deep_gemm(findings.settings)
+    driver, deep_gemm = _driver(findings), _deep_gemm(findings)
     path = f", {findings.nvrtc_path}" if findings.nvrtc_path else ""
     facts = [
         ("fp8gemm", document["version"]),
@@ -99,9 +98,10 @@ def _driver(findings: Findings) -> Part:
     return Part(probed.driver_version and dotted(probed.driver_version), probed.driver_problem)
 
 
-def _deep_gemm(now: Settings) -> Answers | None:
-    """None where fp8gemm is not in DeepGEMM's place, and nothing in the environment asks for it."""
-    if not now.engines and "fp8gemm.integrations.deep_gemm" not in sys.modules:
+def _deep_gemm(findings: Findings) -> Answers | None:
+    """None where fp8gemm is not in DeepGEMM's place, and nothing in the environment asks for it. It needs torch."""
+    now = findings.settings
+    if not now.engines and "fp8gemm.integrations.deep_gemm" not in sys.modules or not findings.probed.torch_version:
         return None
     from fp8gemm.integrations.deep_gemm import answers
 
@@ -110,7 +110,7 @@ def _deep_gemm(now: Settings) -> Answers | None:
 
 
 def _who_has_what(found: Answers) -> Iterator[str]:
-    """A line for each that has any of DeepGEMM's functions, and for each DeepGEMM that cannot be imported."""
+    """A line for each that has any of DeepGEMM's functions, and for each DeepGEMM that cannot be used."""
     other = found.other if found.loaded else f"{found.other}, not imported yet, if it has what DeepGEMM 2.8.1 has"
     nobody = "nobody; install DeepGEMM or sgl-deep-gemm for them"
     for who, text in (("fp8gemm", "fp8gemm"), ("other", other), ("nobody", nobody)):

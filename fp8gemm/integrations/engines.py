@@ -11,7 +11,7 @@ from fp8gemm import settings
 def register() -> None:
     """With ``FP8GEMM_ENGINES=1`` put fp8gemm in DeepGEMM's place, by `fp8gemm.integrations.deep_gemm.install`.
 
-    It may be called any number of times, and touches no GPU.
+    It may be called any number of times, and touches no GPU itself.
 
     Raises:
         InputError: a setting has a value that is not allowed.

@@ -25,6 +25,7 @@ DENSE = [(m, n, k) for n, k in [(2112, 7168), (576, 7168), (24576, 1536), (7168,
 GRADIENT = [(2112, 4096, 1024), (7168, 2048, 4096)]
 CONTIGUOUS = [(4, 8192, 4096, 2048), (8, 4096, 4096, 4096), (4, 900, 7168, 3072)]
 MASKED = [(32, 192, 4096, 2048), (6, 1024, 4096, 4096), (32, 20, 6144, 7168), (6, 20, 7168, 3072)]
+EINSUM = [(4, 8, 1024, 4096), (4096, 4, 1024, 4096)]
 K_GROUPED = [(4, 4096, 2048, 8192), (16, 1024, 7168, 2048)]
 
 Pair = tuple[Tensor, Tensor]
@@ -74,6 +75,20 @@ def test_dense(m, n, k, values, device):
         assert deep_gemm.calc_diff(d, expected) < MAX_DIFF
     assert torch.equal(d, fp8gemm.gemm(*a, *b))
     check(d[:256], a[0][:256], a[1][:256], *b).raise_if_failed((m, n, k))
+
+
+@pytest.mark.parametrize(("m", "heads", "n", "k"), EINSUM)
+def test_einsum(m, heads, n, k, values, device):
+    """At the sizes of DeepSeek-V4's output projection."""
+    x, w = values(m, heads, k), values(heads, n, k)
+    codes, scales = deep_gemm.per_token_cast_to_fp8(x.view(-1, k), use_ue8m0=False)
+    a, b = (codes.view(x.shape), scales.view(m, heads, -1)), cast_groups(w, deep_gemm.per_block_cast_to_fp8)
+    d = poisoned(m, heads, n, device=device)
+    deep_gemm.fp8_einsum("bhr,hdr->bhd", a, b, d)
+    assert deep_gemm.calc_diff(d, torch.einsum("bhr,hdr->bhd", x, w)) < MAX_DIFF
+    for head in range(heads):
+        each = a[0][:256, head], a[1][:256, head], b[0][head], b[1][head]
+        check(d[:256, head], *each).raise_if_failed((m, head, n, k))
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -89,8 +89,14 @@ def test_modules_that_only_the_other_has(theirs: Path) -> None:
     assert imported("deep_gemm.utils.dist").init_dist() == "theirs"
     assert imported("deep_gemm.legacy").mega_moe is imported("deep_gemm.mega").mega_moe
     assert imported("deep_gemm").legacy.mega_moe() == "theirs"
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"^deep_gemm\.nothing: fp8gemm does not have it, and neither has deep_"
+    ):
         imported("deep_gemm.nothing")
+    (theirs / "needy.py").write_text("import a_package_that_is_not_there")
+    with pytest.raises(ModuleNotFoundError, match="a_package_that_is_not_there"):
+        imported("deep_gemm.needy")
+    assert "ceil_div" in dir(imported("deep_gemm.utils.math")), "which the other lacks"
     assert imports(theirs) == ["_other_deep_gemm"]
 
 
@@ -126,7 +132,7 @@ def test_the_other_occupies_no_more_sms_than_the_settings_allow(theirs: Path) ->
 def test_one_that_cannot_be_told_is_not_used(theirs: Path) -> None:
     module = ours.install()
     module.set_tc_util(13)
-    with pytest.raises(ours.AbsentError, match=r"deep_gemm \(.*__init__.py\) cannot be imported: 13"):
+    with pytest.raises(ours.AbsentError, match=r"deep_gemm \(.*__init__.py\) cannot be used: RuntimeError: 13"):
         module.fp8_fp4_mqa_logits  # noqa: B018
 
 
@@ -183,7 +189,7 @@ def test_vllms_copy_is_the_same_module(vllm: Path, before: bool) -> None:
 
 
 def test_one_that_is_broken_is_passed_over_and_named_where_nobody_has_a_function(theirs: Path, vllm: Path) -> None:
-    (theirs / "_C.py").write_text("raise OSError('libcudart.so.13: not found')")
+    (theirs / "_C.py").write_text("raise OSError('libcudart.so.13: not found\\nmore')")
     assert ours.install().later() == "theirs" and imports(vllm) and imports(theirs)
     ours.uninstall()
     (vllm / "_C.py").unlink()
@@ -193,7 +199,8 @@ def test_one_that_is_broken_is_passed_over_and_named_where_nobody_has_a_function
         module.utils.init_dist  # noqa: B018
     message = str(raised.value)
     assert message.startswith("deep_gemm.utils.init_dist: fp8gemm does not have it, and deep_gemm (")
-    assert "libcudart.so.13: not found" in message and "vllm.third_party.deep_gemm (" in message
+    assert "cannot be used: OSError: libcudart.so.13: not found;" in message and "more" not in message
+    assert "vllm.third_party.deep_gemm (" in message
     assert len(imports(theirs)) == 2, "it is tried once"
 
 
@@ -219,7 +226,7 @@ def test_fp8gemm_by_another_name_is_no_other(tmp_path: Path, monkeypatch: pytest
         if before:
             assert imported("deep_gemm") is ours
         with pytest.raises(
-            ours.AbsentError, match=r"deep_gemm\.py\) cannot be imported: it is fp8gemm by another name"
+            ours.AbsentError, match=r"deep_gemm\.py\) cannot be used: ImportError: it is fp8gemm by another name"
         ):
             ours.install().fp8_fp4_mqa_logits  # noqa: B018
         ours.uninstall()

@@ -68,8 +68,10 @@ def refuse(name: str, value: object, *, without: object = None, why: str) -> Non
     Raises:
         UnsupportedError: ``value`` is not ``without``, its default.
     """
+    if value is without:
+        return
     plain = isinstance(value, (bool, int, float, str))
-    if value is without or (plain and value == without):
+    if plain and value == without:
         return
     found = quoted(value) if plain else type(value).__name__  # a tensor's elements would wait for the GPU
     raise UnsupportedError(f"{name}: expected {without}, got {found}: {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -61,8 +62,11 @@ class Facade(ModuleType):
             raise
 
     def __dir__(self) -> list[str]:
-        of_other = dir(self._other.module(self._tail)) if self._other.loaded else ()
-        return sorted({*super().__dir__(), *self.__all__, *of_other})
+        names = {*super().__dir__(), *self.__all__}
+        if self._other.loaded:
+            with suppress(ImportError):  # the other need not have every module
+                names |= set(dir(self._other.module(self._tail)))
+        return sorted(names)
 
 
 def told_to_both(setter: Callable[[object], None], other: Other) -> Callable[..., None]:

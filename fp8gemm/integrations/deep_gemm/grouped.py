@@ -30,6 +30,8 @@ from fp8gemm.integrations.deep_gemm.runtime import run
 from fp8gemm.products.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
 from fp8gemm.sizes import SCALE_BLOCK
 
+_NO_OVERLAP = "no kernel here signals its tiles to communication"
+
 
 def m_grouped_fp8_gemm_nt_contiguous(
     a: Pair,
@@ -142,12 +144,9 @@ def m_grouped_fp8_gemm_nt_masked(
         RefusedError, UnsupportedError and others: as `fp8_gemm_nt`.
     """
     refuse("epilogue", epilogue, why=FOR_SM100)
-    for name, value, default in (
-        ("enable_overlap", enable_overlap, False),
-        ("max_block_n", max_block_n, 256),
-        ("signal", signal, None),
-    ):
-        refuse(name, value, without=default, why="no kernel here signals its tiles to communication")
+    refuse("enable_overlap", enable_overlap, without=False, why=_NO_OVERLAP)
+    refuse("max_block_n", max_block_n, without=256, why=_NO_OVERLAP)
+    refuse("signal", signal, why=_NO_OVERLAP)
     codes_a, scales_a = pair("a", a)
     codes_b, scales_b = _weights(b, recipe, recipe_a, recipe_b)
     check_output(d, 3, torch.bfloat16)

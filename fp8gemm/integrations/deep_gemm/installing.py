@@ -29,7 +29,7 @@ class Answers:
         installed: whether ``import deep_gemm`` gives this package.
         other: the other DeepGEMM's name and file; empty if there is none.
         loaded: whether it is imported. Until then it is taken to have what DeepGEMM 2.8.1 has.
-        problems: why packages that are there cannot be imported.
+        problems: why packages that are there cannot be used.
         functions: "fp8gemm", "other" or "nobody", by the function's name.
     """
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from fp8gemm.errors import UnsupportedError
 from fp8gemm.integrations.deep_gemm.beyond import PURPOSES
+from fp8gemm.quoting import printable
 
 OURS = "fp8gemm.integrations.deep_gemm"
 ROOTS = ("deep_gemm", "vllm.third_party.deep_gemm")
@@ -55,7 +56,7 @@ class Other:
 
     Attributes:
         adopted: modules of it by their names, that were imported before this was made.
-        problems: why packages that are there cannot be imported.
+        problems: why packages that are there cannot be used: imported, and told what was set.
     """
 
     def __init__(self, told: dict[str, object]) -> None:
@@ -94,7 +95,7 @@ class Other:
         return next((f"{name} ({spec.origin})" for name, spec in _found()), "")
 
     def has(self, name: str) -> bool:
-        """Whether the package has ``name``; while it is not imported, whether there is one that nothing is known of."""
+        """Whether the package has ``name``; while it is not imported, whether there is one at all."""
         return hasattr(self._root, name) if self._tried else bool(self.where())
 
     def attribute(self, tail: str, name: str) -> object:
@@ -106,7 +107,7 @@ class Other:
         try:
             value: object = getattr(self.module(tail), name)
         except (AttributeError, ImportError) as error:
-            raise AbsentError(self._absent(".".join(filter(None, ("deep_gemm", tail, name))))) from error
+            raise AbsentError(self._absent(".".join(filter(None, (ROOTS[0], tail, name))))) from error
         return value
 
     def module(self, tail: str) -> ModuleType:
@@ -115,9 +116,15 @@ class Other:
         Raises:
             ModuleNotFoundError: there is no such module, or no other DeepGEMM that can be imported.
         """
+        name, alias = (".".join(filter(None, (root, tail))) for root in (ROOTS[0], _ALIAS))
         if self._load() is None:
-            raise ModuleNotFoundError(self._absent(".".join(filter(None, ("deep_gemm", tail)))))
-        return import_module(".".join(filter(None, (_ALIAS, tail))))
+            raise ModuleNotFoundError(self._absent(name), name=name)
+        try:
+            return import_module(alias)
+        except ModuleNotFoundError as error:
+            if error.name != alias:  # it is there, and asks for a package that is not
+                raise
+            raise ModuleNotFoundError(self._absent(name), name=name) from None
 
     def tell(self, setter: str, value: object) -> None:
         """Call its ``setter``, now if it is loaded, or when it will be; one that has none goes on without."""
@@ -143,7 +150,10 @@ class Other:
                 except Exception as error:  # what a library that does not fit raises: OSError, AssertionError, ...
                     self._root = None
                     self.forget()
-                    self.problems.append(f"{self._name} ({spec.origin}) cannot be imported: {error}")
+                    said = next(iter(str(error).splitlines()), "")  # DeepGEMM's go on with a trace of its C++
+                    self.problems.append(
+                        f"{self._name} ({spec.origin}) cannot be used: {type(error).__name__}: {printable(said)}"
+                    )
             return self._root
 
     def _execute(self, found: ModuleSpec) -> ModuleType:
