@@ -198,7 +198,8 @@ def test_one_that_is_broken_is_passed_over_and_named_where_nobody_has_a_function
     with pytest.raises(ours.AbsentError) as raised:
         module.utils.init_dist  # noqa: B018
     message = str(raised.value)
-    assert message.startswith("deep_gemm.utils.init_dist: fp8gemm does not have it, and deep_gemm (")
+    assert message.startswith("deep_gemm.utils.init_dist: fp8gemm does not have it (tools; DeepGEMM 2.8.1 does), and ")
+    assert f"deep_gemm ({theirs / '__init__.py'}) cannot be used" in message
     assert "cannot be used: OSError: libcudart.so.13: not found;" in message and "more" not in message
     assert "vllm.third_party.deep_gemm (" in message
     assert len(imports(theirs)) == 2, "it is tried once"

@@ -55,7 +55,25 @@ BEYOND: dict[str, tuple[str, ...]] = {
         "get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor",
         "get_mn_major_tma_aligned_packed_ue8m0_tensor",
         "per_token_cast_to_fp4",
+        "per_token_cast_to_nvfp4",
         "transpose_packed_fp4",
+        "unpack_e4m3_sf_from_int",
+        "unpack_ue8m0_from_int",
+    ),
+    "locality domains": (
+        "destroy_localizer",
+        "get_num_locality_domains",
+        "is_localization_available",
+        "is_localized",
+        "localize",
+    ),
+    "tools": (
+        "cast_back_from_fp4",
+        "cast_back_from_fp8",
+        "init_dist",
+        "per_custom_dims_cast_to_fp8",
+        "shutdown",
+        "uneven_all_gather",
     ),
 }
 """Names of the package and of what it takes from ``utils``, by what they are for."""
