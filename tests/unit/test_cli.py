@@ -112,9 +112,8 @@ def test_info_says_why_there_is_no_compiler(monkeypatch, capsys) -> None:
 
 def test_info_counts_kernels_and_leaves_the_cache_alone(capsys, cache, tmp_path) -> None:
     _, found = run_json(capsys, "info", "--json")
-    nothing = {"kernels": 0, "bytes": 0, "note": "not there yet"}
-    assert found["cache"] == [{"path": str(cache), "state": "absent", **nothing}]
-    assert not cache.exists()
+    layer = {"path": str(cache), "state": "absent", "kernels": 0, "bytes": 0, "note": "not there yet"}
+    assert found["cache"] == [layer] and not cache.exists()
 
     store = Store([cache])
     for digit in "ab":
