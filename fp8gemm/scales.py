@@ -20,6 +20,11 @@ E8M0: torch.dtype | None = getattr(torch, "float8_e8m0fnu", None)
 """Scales that are powers of two, in a byte each; since torch 2.7. They widen to float32 exactly."""
 
 
+def widened(scales: Tensor) -> Tensor:
+    """Scales of `E8M0` as float32, others as they are."""
+    return scales.to(torch.float32) if scales.dtype is E8M0 else scales
+
+
 def block_count(size: int) -> int:
     """How many 128-wide blocks cover `size`; the last may be partial."""
     return -(-size // SCALE_BLOCK)

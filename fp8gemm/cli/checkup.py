@@ -89,18 +89,16 @@ def _judged(name: str, problem: Diagnosis | None, well: str, spared: str) -> Che
     return Check(name, Verdict.OK, well) if problem is None else _needed(name, problem.found, problem.advice, spared)
 
 
-def _needed(name: str, found: str, mend: str, spared: str) -> Check:
-    """A problem, unless the machine does without the part."""
+def _needed(name: str, found: str, mend: str, spared: str, verdict: Verdict = Verdict.PROBLEM) -> Check:
+    """A problem, or a warning, unless the machine does without the part."""
     if spared:
         return Check(name, Verdict.OK, f"{found.rstrip('.')} (not needed: {spared})")
-    return Check(name, Verdict.PROBLEM, found, mend)
+    return Check(name, verdict, found, mend)
 
 
 def _gpu(found: Findings, spared: Spared, *, driver_runs: bool) -> Check:
     if not driver_runs and not found.probed.gpus:
-        if spared.gpu:
-            return Check("GPU", Verdict.OK, f"not looked for without a driver (not needed: {spared.gpu})")
-        return Check("GPU", Verdict.WARNING, "not looked for without a driver", "the driver first")
+        return _needed("GPU", "not looked for without a driver", "the driver first", spared.gpu, Verdict.WARNING)
     diagnosis = judge_gpus(found.probed)
     well = "; ".join(f"GPU {gpu.index}: {gpu}" for gpu in found.gpus)
     return _judged("GPU", None if diagnosis.status is DeviceStatus.READY else diagnosis, well, spared.gpu)
@@ -199,7 +197,7 @@ def _warmup(found: Findings, spared: Spared) -> Check:
         text = f"{counted(kernels, 'kernel')} ready; the same warmup with --check says whether a model needs more"
         return Check("warmup", Verdict.OK, text)
     if spared.gpu:
-        return Check("warmup", Verdict.OK, f"no kernel is ready (not needed: {spared.gpu})")
+        return _needed("warmup", "no kernel is ready", _WARM_UP, spared.gpu)
     if spared.compiler:
         text = f"no kernel is ready, and {spared.compiler} compiles none: every product is an error"
         return Check("warmup", Verdict.PROBLEM, text, _WARM_UP)

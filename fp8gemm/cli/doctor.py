@@ -10,7 +10,7 @@ from dataclasses import fields
 from fp8gemm import settings
 from fp8gemm.cli.checkup import Check, Spared, Verdict, examine
 from fp8gemm.cli.exits import Exit
-from fp8gemm.cli.findings import collect
+from fp8gemm.cli.findings import collect, setting_text
 from fp8gemm.cli.interrupts import loading
 from fp8gemm.cli.output import add_json, painter, tell, tell_json
 from fp8gemm.errors import InputError
@@ -69,7 +69,7 @@ def checkup(*, build: bool = False) -> list[Check]:
 def _settings(now: Settings) -> Iterator[Check]:
     by_default = settings.from_environment({name: os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "HOME")})
     changed = [
-        f"{field.name} = {_plain(value)}"
+        f"{field.name} = {setting_text(value)}"
         for field in fields(now)
         if (value := getattr(now, field.name)) != getattr(by_default, field.name)
     ]
@@ -85,10 +85,6 @@ def _settings(now: Settings) -> Iterator[Check]:
     if now.check_groups:
         found = "grouped products wait for the GPU to check their groups"
         yield Check("settings", Verdict.WARNING, found, "`unset FP8GEMM_CHECK_GROUPS` once the mistake is found")
-
-
-def _plain(value: object) -> str:
-    return os.pathsep.join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def _line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from fp8gemm import settings
@@ -102,6 +103,13 @@ def collect() -> Findings:
         cache=tuple(_look(layer) for layer in Store.from_settings(now).layers),
         settings=now,
     )
+
+
+def setting_text(value: object) -> str:
+    """A setting's value for people."""
+    if isinstance(value, tuple):
+        value = os.pathsep.join(map(str, value))
+    return "none" if value in (None, "") else str(value)
 
 
 def _nvrtc() -> tuple[Part, str | None]:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fp8gemm import __version__
 from fp8gemm.cli.exits import Exit
-from fp8gemm.cli.findings import Findings, Part, collect
+from fp8gemm.cli.findings import Findings, Part, collect, setting_text
 from fp8gemm.cli.interrupts import loading
 from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.driver.device import conclude, dotted
 from fp8gemm.installed import installed_version
 from fp8gemm.jit.headers import include_dir
-
-if TYPE_CHECKING:
-    from fp8gemm.integrations.deep_gemm.installing import Answers
 
 EXAMPLE = "fp8gemm info --json"
 
@@ -49,7 +45,6 @@ def run(options: argparse.Namespace) -> int:
 def document_of(findings: Findings) -> dict[str, Any]:
     """Everything that ``info`` tells, as plain values."""
     probed, now, diagnosis = findings.probed, findings.settings, conclude(findings.probed)
-    deep_gemm = _deep_gemm(findings)
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -65,15 +60,15 @@ def document_of(findings: Findings) -> dict[str, Any]:
         "include_dir": str(include_dir()),
         "cache": [asdict(layer) for layer in findings.cache],
         "settings": {field.name: _plain(getattr(now, field.name)) for field in fields(now)},
-        "deep_gemm": deep_gemm and asdict(deep_gemm),
+        "deep_gemm": _deep_gemm(findings),
     }
 
 
 def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
     """One fact a line, for people."""
-    probed = findings.probed
+    probed, now = findings.probed, findings.settings
     built = f"built with CUDA {document['torch_cuda']}" if probed.torch_cuda else "built without CUDA"
-    driver, deep_gemm = _driver(findings), _deep_gemm(findings)
+    driver, deep_gemm = _driver(findings), document["deep_gemm"]
     path = f", {findings.nvrtc_path}" if findings.nvrtc_path else ""
     facts = [
         ("fp8gemm", document["version"]),
@@ -86,7 +81,7 @@ def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
         ("status", f"{document['status']}. {document['message']}"),
         ("headers", document["include_dir"]),
         *(("cache", layer) for layer in findings.cache or ("this process's memory alone",)),
-        *((name, _listed(value)) for name, value in document["settings"].items()),
+        *((field.name, setting_text(getattr(now, field.name))) for field in fields(now)),
         *(("deep_gemm", line) for line in (_who_has_what(deep_gemm) if deep_gemm else ())),
     ]
     for name, value in facts:
@@ -98,26 +93,29 @@ def _driver(findings: Findings) -> Part:
     return Part(probed.driver_version and dotted(probed.driver_version), probed.driver_problem)
 
 
-def _deep_gemm(findings: Findings) -> Answers | None:
-    """None where fp8gemm is not in DeepGEMM's place, and nothing in the environment asks for it. It needs torch."""
+def _deep_gemm(findings: Findings) -> dict[str, Any] | None:
+    """Who has which of DeepGEMM's functions; None where fp8gemm is not in its place, and nothing in the environment
+    asks for it. It needs torch."""
     now = findings.settings
     if not now.engines and "fp8gemm.integrations.deep_gemm" not in sys.modules or not findings.probed.torch_version:
         return None
     from fp8gemm.integrations.deep_gemm import answers
 
     found = answers()
-    return found if now.engines or found.installed else None
+    return asdict(found) if now.engines or found.installed else None
 
 
-def _who_has_what(found: Answers) -> Iterator[str]:
+def _who_has_what(found: dict[str, Any]) -> Iterator[str]:
     """A line for each that has any of DeepGEMM's functions, and for each DeepGEMM that cannot be used."""
-    other = found.other if found.loaded else f"{found.other}, not imported yet, if it has what DeepGEMM 2.8.1 has"
+    other = (
+        found["other"] if found["loaded"] else f"{found['other']}, not imported yet, if it has what DeepGEMM 2.8.1 has"
+    )
     nobody = "nobody; install DeepGEMM or sgl-deep-gemm for them"
     for who, text in (("fp8gemm", "fp8gemm"), ("other", other), ("nobody", nobody)):
-        names = sorted(name for name, answering in found.functions.items() if answering == who)
+        names = sorted(name for name, answering in found["functions"].items() if answering == who)
         if names:
             yield f"{text}: {', '.join(names)}"
-    yield from found.problems
+    yield from found["problems"]
 
 
 def _cuda_bindings() -> Part:
@@ -129,9 +127,3 @@ def _plain(value: str | int | tuple[Path, ...] | Path | None) -> str | int | lis
     if isinstance(value, tuple):
         return [str(path) for path in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _listed(value: str | int | list[str] | None) -> str | int:
-    if isinstance(value, list):
-        value = os.pathsep.join(value)
-    return "none" if value in (None, "") else value

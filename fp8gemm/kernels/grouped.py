@@ -70,13 +70,11 @@ class GroupedKernel(GemmKernel):
         parts += [] if problem.grouping is Grouping.COLUMNS else [f"k{problem.k}"]
         parts += [config.label, problem.output.value, problem.store.value]
         parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
-        of_orientation: tuple[tuple[str, ConfigValue], ...]
-        if isinstance(config, SwapAbConfig):
-            swaps = True
-            of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("raster_band", _WHOLE_BAND)
-        else:
-            swaps = False
-            of_orientation = ("scaling", problem.scaling), ("raster_band", raster_band(config, problem.n))
+        swaps = isinstance(config, SwapAbConfig)
+        of_orientation: tuple[tuple[str, ConfigValue], ...] = (("scaling", problem.scaling),)
+        if swaps:
+            of_orientation = ("cluster_m", 1), ("cluster_n", 1)
+        band = _WHOLE_BAND if isinstance(config, SwapAbConfig) else raster_band(config, problem.n)
         return KernelRequest(
             label="-".join(parts),
             header=f"fp8gemm/kernels/{'grouped_swap_ab' if swaps else 'grouped'}.cuh",
@@ -88,6 +86,7 @@ class GroupedKernel(GemmKernel):
                 ("grouping", problem.grouping),
                 *asdict(config).items(),
                 *of_orientation,
+                ("raster_band", band),
                 ("shared_bytes", grouped_shared_bytes(problem, config)),
                 ("output", problem.output),
                 ("store", problem.store),

@@ -21,8 +21,8 @@ TILES = (
 )
 """Tiles worth compiling; of two that are predicted to cost the same the first is chosen. With the one for the shape's
 K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
-2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where
-both take one round, as 500x2048x4096 and 512x2048x12288 (bursts, H100, 2026-11-25)."""
+2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where both take one round, as 500x2048x4096
+and 512x2048x12288 (bursts, H100, 2026-11-25)."""
 
 TILES_OF_SOME_K = {
     Tile(256, 128): range(2048, LIMIT),

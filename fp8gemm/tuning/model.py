@@ -241,8 +241,7 @@ class Predictor:
         misses = min(least / self._l2_capacity - 1.0, 1.0)
         if misses <= 0.0:
             return 0.0
-        band = min(self._raster_band, rows)
-        down, across = block_in_flight(band, self._cluster_cols, self._clusters, rows)
+        down, across = block_in_flight(self._raster_band, self._cluster_cols, self._clusters, rows)
         blocks = max(rows * self._cluster_cols / self._clusters, 1.0)
         touched = down * self._rows_of_cluster + across * self._cols_of_cluster
         streamed = blocks * touched * self._k

@@ -35,5 +35,5 @@ def raster_band(config: TileConfig, n: int) -> int:
 def block_in_flight(band: float, grid_cols: int, clusters: float, grid_rows: float = math.inf) -> tuple[float, float]:
     """Height and width, in cluster tiles, of the block of the grid that so many clusters compute at the same time, on
     average: it begins and ends inside columns of a band, and may lie in several bands."""
-    others = clusters - 1.0
+    band, others = min(band, grid_rows), clusters - 1.0
     return min(band + others / grid_cols, grid_rows, clusters), min(1.0 + others / band, grid_cols)

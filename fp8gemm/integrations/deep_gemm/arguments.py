@@ -12,7 +12,7 @@ from torch import Tensor
 from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.quoting import quoted
-from fp8gemm.scales import E8M0, block_count
+from fp8gemm.scales import block_count, widened
 from fp8gemm.sizes import SCALE_BLOCK
 
 Pair = tuple[Tensor, Tensor]
@@ -59,7 +59,7 @@ def pair(name: str, value: Pair) -> Pair:
         raise UnsupportedError(f"{name}[0]: expected torch.float8_e4m3fn, got torch.int8, packed FP4: not on SM90")
     if of_scales is torch.int32:
         raise UnsupportedError(f"{name}[1]: expected torch.float32, got torch.int32, packed UE8M0 scales: not on SM90")
-    return codes, scales.to(torch.float32) if of_scales is E8M0 else scales
+    return codes, widened(scales)
 
 
 def refuse(name: str, value: object, *, without: object = None, why: str) -> None:

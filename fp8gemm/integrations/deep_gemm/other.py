@@ -43,7 +43,7 @@ class AbsentError(UnsupportedError, AttributeError):
 def of_root(fullname: str) -> tuple[str, str] | None:
     """One of ``ROOTS`` and what follows in ``fullname``, without the dot; None for a module of others."""
     for root in ROOTS:
-        if fullname == root or fullname.startswith(f"{root}."):
+        if _is_within(fullname, root):
             return root, fullname[len(root) + 1 :]
     return None
 
@@ -71,7 +71,7 @@ class Other:
         for root in ROOTS:
             if root in self.adopted:
                 for name, module in self.adopted.items():
-                    if name == root or name.startswith(f"{root}."):
+                    if _is_within(name, root):
                         sys.modules[_ALIAS + name[len(root) :]] = module
                 self._root, self._name, self._tried = self.adopted[root], root, True
                 self._tell_all(self._root)
@@ -135,7 +135,7 @@ class Other:
 
     def forget(self) -> None:
         """Take its modules' other names out of ``sys.modules``; those that were imported before keep their own."""
-        for name in [name for name in sys.modules if name == _ALIAS or name.startswith(f"{_ALIAS}.")]:
+        for name in [name for name in sys.modules if _is_within(name, _ALIAS)]:
             del sys.modules[name]
 
     def _load(self) -> ModuleType | None:
@@ -190,6 +190,11 @@ class Other:
         return f"{text}, and there is no other DeepGEMM to ask; install DeepGEMM or sgl-deep-gemm beside it"
 
 
+def _is_within(name: str, package: str) -> bool:
+    """Whether a module's name is a package's, or one below it."""
+    return name == package or name.startswith(f"{package}.")
+
+
 def _is_ours(module: ModuleType) -> bool:
     """Whether a file in DeepGEMM's place has put fp8gemm's functions under its name."""
     return str(getattr(module, "__name__", "")).startswith("fp8gemm.")
@@ -202,11 +207,7 @@ def _imported() -> dict[str, ModuleType]:
         module = sys.modules.get(root)
         if module is None or _is_ours(module):
             continue
-        found |= {
-            name: each
-            for name, each in list(sys.modules.items())
-            if each is not None and (name == root or name.startswith(f"{root}."))
-        }
+        found |= {name: each for name, each in list(sys.modules.items()) if each is not None and _is_within(name, root)}
     return found
 
 

@@ -15,7 +15,7 @@ from fp8gemm.integrations.deep_gemm.runtime import (
     set_mk_alignment_for_contiguous_layout,
 )
 from fp8gemm.integrations.deep_gemm.utils.math import align, ceil_div
-from fp8gemm.scales import E8M0, empty_mn_major_groups, mn_major_pitch
+from fp8gemm.scales import empty_mn_major_groups, mn_major_pitch, widened
 from fp8gemm.sizes import SCALE_BLOCK
 
 __all__ = [
@@ -56,7 +56,7 @@ def get_mn_major_tma_aligned_tensor(sf: Tensor) -> Tensor:
     Raises:
         RefusedError: another dtype or number of dimensions.
     """
-    sf = _widened(sf)
+    sf = widened(sf)
     if sf.dtype != torch.float32 or sf.dim() not in (2, 3):
         raise RefusedError(f"sf: expected torch.float32 of 2 or 3 dimensions, got {sf.dtype} of {tuple(sf.shape)}")
     rows, columns = sf.shape[-2:]
@@ -97,7 +97,7 @@ def transform_sf_into_required_layout(
             f"recipe: expected 3 numbers with is_sfa, or 2 without, got {tuple(recipe)} and is_sfa = {is_sfa}"
         )
     rows = recipe[0] if is_sfa is not False else recipe[1]
-    sf = _widened(sf)
+    sf = widened(sf)
     if sf.dtype != torch.float32 or recipe[-1] != SCALE_BLOCK or rows not in (1, SCALE_BLOCK):
         raise UnsupportedError(
             f"sf: expected torch.float32 scales of 1x128 or 128x128 blocks on SM90, got {sf.dtype} with {tuple(recipe)}"
@@ -129,10 +129,6 @@ def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(*_: Any, **__: Any) -
         UnsupportedError: always.
     """
     _refuse_packed()
-
-
-def _widened(sf: Tensor) -> Tensor:
-    return sf.to(torch.float32) if sf.dtype is E8M0 else sf
 
 
 def _refuse_packed() -> NoReturn:
