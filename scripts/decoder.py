@@ -44,6 +44,7 @@ from fp8gemm.lab.bench.decoder_model import (  # noqa: E402
     weight_bytes,
 )
 from fp8gemm.lab.bench.graph import Rounds  # noqa: E402
+from fp8gemm.lab.bench.load import Load  # noqa: E402
 from fp8gemm.lab.bench.sweep import Mode, Sweep, one_row  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 
@@ -106,7 +107,7 @@ def _measure(options: argparse.Namespace, gpu: dict[str, Any]) -> Sweep[Step, De
         models,
         shape,
         generator,
-        Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds),
+        Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds, load=Load()),
         measure_ms=options.measure_ms,
         variants=variants,
         emit=_say,

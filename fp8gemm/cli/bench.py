@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from fp8gemm.driver.device import DeviceInfo
+    from fp8gemm.lab.bench.load import Load
     from fp8gemm.lab.bench.suite import Suite
 
 EXAMPLE = "fp8gemm bench --m 64 --nk 7168x2048 --json bench.json"
@@ -191,11 +192,19 @@ def run(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]:
     """Every shape that the budget allows."""
     import torch
-    from tqdm import tqdm
+
+    from fp8gemm.lab.bench.load import Load
 
     options.rounds = options.rounds or (HOST_ROUNDS if options.host else None)
     seed = random.randrange(2**31) if options.seed is None else options.seed
-    mode = _mode(options, device, torch.Generator(DEVICE).manual_seed(seed))
+    with Load() as load:
+        return _swept(options, device, _mode(options, device, torch.Generator(DEVICE).manual_seed(seed), load), seed)
+
+
+def _swept(options: argparse.Namespace, device: DeviceInfo, mode: Mode[Any, Any], seed: int) -> Sweep[Any, Any]:
+    import torch
+    from tqdm import tqdm
+
     heading = {"gpu": device.name, **circumstances(device), "seed": seed, **mode.heading}
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     for name, reason in mode.skipped.items():
@@ -209,12 +218,12 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]
     return sweep
 
 
-def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator) -> Mode[Any, Any]:
+def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator, load: Load) -> Mode[Any, Any]:
     from fp8gemm.lab.bench.deep_gemm_ahead import compile_deep_gemm
     from fp8gemm.lab.bench.graph import Bench, Rounds
     from fp8gemm.lab.bench.modes import grouped_mode, host_mode, how_measured, quantize_mode, suite_mode
 
-    rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds, regimes=options.regime)
+    rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds, regimes=options.regime, load=load)
     if options.quantize:
         return quantize_mode(options, device, generator, rounds)
     if options.grouped:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -35,14 +34,15 @@ from fp8gemm.lab.labels import EXPECTED, labelled_config, parse_label
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.grouped import DEFAULT_M as DEFAULT_GROUPED_M
 from fp8gemm.lab.tune.grouped import LAYOUTS, layouts, plan_grouped, run_grouped
-from fp8gemm.lab.tune.results import Results, Row, Work, merged, recorded_seed
+from fp8gemm.lab.tune.output import Output
+from fp8gemm.lab.tune.results import Results, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
 from fp8gemm.quoting import counted
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
 from fp8gemm.tuning.select import eligible_configs, select_config
-from fp8gemm.tuning.table import NO_TABLES, Table, forget_tables, read_table, write_table
+from fp8gemm.tuning.table import NO_TABLES
 
 if TYPE_CHECKING:
     from fp8gemm.lab.tune.measure import Tuner
@@ -134,6 +134,7 @@ def run(options: argparse.Namespace) -> int:
 
     from fp8gemm.driver.device import device_info
     from fp8gemm.kernels.loaded import device_chip
+    from fp8gemm.lab.bench.load import Load
     from fp8gemm.lab.provenance import circumstances
     from fp8gemm.lab.tune.measure import Tuner
 
@@ -153,28 +154,32 @@ def run(options: argparse.Namespace) -> int:
     tell(options, f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     generator = torch.Generator(DEVICE).manual_seed(seed)
     measure_us = 1e3 * options.measure_ms
-    tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=measure_us, regime=options.regime)
+    regime = options.regime
+    with Load() as load, torch.cuda.device(DEVICE):
+        tuner = Tuner(device, chip, generator, rounds=options.rounds, measure_us=measure_us, regime=regime, load=load)
+        return _tune(options, tuner, heading)
+
+
+def _tune(options: argparse.Namespace, tuner: Tuner, heading: dict[str, Any]) -> int:
     if options.grouped:
         sizes = options.m or parse_m(DEFAULT_GROUPED_M)
-        of_groups = plan_grouped(options.grouped, sizes, options.layout, chip, options.candidates)
-        with torch.cuda.device(DEVICE):
-            summary, document = run_grouped(
-                of_groups,
-                tuner,
-                heading["seed"],
-                budget_seconds=options.budget_seconds,
-                emit=lambda text: tell(options, text),
-            )
+        of_groups = plan_grouped(options.grouped, sizes, options.layout, tuner.chip, options.candidates)
+        summary, document = run_grouped(
+            of_groups,
+            tuner,
+            heading["seed"],
+            budget_seconds=options.budget_seconds,
+            emit=lambda text: tell(options, text),
+        )
         tell_json(options, {**heading, **document})
         return Exit.FAILED if summary.failed else Exit.DONE
     problems = [
         replace(packed_problem(shape.m, shape.n, shape.k), static_weights=options.static_weights)
-        for shape in chosen_shapes(options, seed)
+        for shape in chosen_shapes(options, heading["seed"])
     ]
-    work = [plan_work(problem, chip, options.candidates, options.also) for problem in problems]
+    work = [plan_work(problem, tuner.chip, options.candidates, options.also) for problem in problems]
     output = Output(Results(heading, options.results), options.table, heading)
-    with torch.cuda.device(DEVICE):
-        _measure(work, tuner, output, options)
+    _measure(work, tuner, output, options)
     summary = report.Summary.of(output.rows)
     left_out = len(work) - len(output.rows)
     tell(options, f"\n{summary}")
@@ -222,37 +227,6 @@ def chosen_shapes(options: argparse.Namespace, seed: int) -> list[Shape]:
         found += [Shape(m, n, k) for m in grid[0] for n, k in grid[1]]
     found += random_shapes(options.random, seed) if options.random else []
     return list(dict.fromkeys(found))
-
-
-class Output:
-    """The files of a run, and the rows that are done.
-
-    Raises:
-        InputError: a file is not what it should be, or is of another chip.
-    """
-
-    def __init__(self, results: Results, table_path: Path | None, heading: dict[str, Any]) -> None:
-        self.results, self.rows = results, list[Row]()
-        self._path = table_path
-        self._table = Table(*(heading[name] for name in ("gpu", "chip", "num_sms", "date", "method")))
-        if table_path is not None and os.path.exists(table_path):
-            old, new = read_table(table_path), self._table
-            if (old.chip, old.num_sms) != (new.chip, new.num_sms):
-                raise InputError(
-                    f"{table_path}: expected a table of the chip {new.chip} with {new.num_sms} SMs, got one of "
-                    f"{old.chip} with {old.num_sms}"
-                )
-            self._table = replace(new, entries=old.entries)
-
-    def finish(self, row: Row, work: Work[Problem]) -> Row:
-        """Write a shape whose timings are complete; the row without configs that are not candidates now."""
-        self.results.add(row)
-        self.rows.append(row.only(work.candidates))
-        if self._path is not None:
-            static = work.problem.static_weights
-            write_table(self._path, report.updated(self._table, self.rows, static_weights=static))
-            forget_tables()
-        return self.rows[-1]
 
 
 def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fp8gemm.lab.bench import decoder, decoder_model
 from fp8gemm.lab.bench.graph import Rounds, WrongResultError
+from fp8gemm.lab.bench.load import Load
 from tests.scripts import load_script
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -69,7 +70,7 @@ def bench(models: dict[str, Any], generator: torch.Generator, said: list[str]) -
         models,
         SHAPE,
         generator,
-        Rounds(rounds=2, warm_seconds=0),
+        Rounds(rounds=2, warm_seconds=0, load=Load()),
         measure_ms=1,
         variants=decoder.VARIANTS,
         emit=said.append,

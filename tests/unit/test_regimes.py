@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from fp8gemm.cli import bench, main, tune
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import graph, regimes
 from fp8gemm.lab.bench.graph import GraphTimer, Rounds
-from fp8gemm.lab.bench.regimes import IDLE_S, SUSTAINED_S, Regime
+from fp8gemm.lab.bench.load import Load
+from fp8gemm.lab.bench.regimes import IDLE_S, SETTLE_S, SUSTAINED_S, Regime
 from fp8gemm.lab.bench.timing import Schedule
 
 CALLS, CALL_US = 40, 50.0
@@ -99,6 +102,23 @@ class Timer:
         return self.us[regime]
 
 
+class Settled(Load):
+    """Is at work, and has been for long; notes what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def take(self) -> float:
+        self.calls.append("take")
+        return 0.0
+
+    def keep(self) -> None:
+        self.calls.append("keep")
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+
 def test_each_regime_has_its_figures_from_one_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph.torch.cuda, "clock_rate", lambda index: 1500)
     monkeypatch.setattr(graph.torch.cuda, "power_draw", lambda index: 600_000)
@@ -111,16 +131,78 @@ def test_each_regime_has_its_figures_from_one_preparation(monkeypatch: pytest.Mo
     def broken() -> Timer:
         raise RuntimeError("no kernel")
 
-    rounds = Rounds(warm_seconds=0, regimes=(*Regime, Regime.BURST))
+    load = Settled()
+    rounds = Rounds(warm_seconds=0, regimes=(*Regime, Regime.BURST), load=load)
     found = list(rounds.measure_each({"a": make, "b": broken}, 1))  # type: ignore[dict-item]
+    assert load.calls == ["end", "end", "take", "keep"]
     assert [(each.regime, each.us) for each in found] == [(regime, {"a": us}) for regime, us in Timer.us.items()]
     assert made == [timer] and timer.runs == [regime for regime in Regime for _ in range(regime.rounds)]
     assert all(each.failed == {"b": "RuntimeError: no kernel"} for each in found)
     assert [each.sm_mhz for each in found] == [1500, {"a": 1500}, {"a": 1500}]
     assert [each.circumstances()["watts"] for each in found] == [600.0, {"a": 600.0}, {"a": 600.0}]
     assert [each.at("512x8x16") for each in found] == ["512x8x16", "512x8x16 burst", "512x8x16 sustained"]
-    few, many = ([each.regime for each in Rounds(rounds=1).measure_each({"a": make}, m)] for m in (511, 512))  # type: ignore[dict-item]
+    few, many = ([each.regime for each in Rounds(rounds=1, load=load).measure_each({"a": make}, m)] for m in (511, 512))  # type: ignore[dict-item]
     assert (few, many) == ([Regime.TURN], [Regime.BURST, Regime.SUSTAINED])
+
+
+def test_behind_idleness_rounds_are_discarded_until_the_clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([1.0, 2.0, 3.0, 5.0])
+
+    class Unsettled(Settled):
+        def take(self) -> float:
+            return 0.0 if self.calls else 0.01
+
+    load, seen = Unsettled(), []
+
+    def timer() -> float:
+        seen.append(next(told))
+        time.sleep(0.006)
+        return seen[-1]
+
+    assert graph.measure_alone({"a": timer}, Regime.SUSTAINED, load, rounds=1).us == {"a": 3.0}
+    assert graph.measure_alone({"a": timer}, Regime.SUSTAINED, load, rounds=1).us == {"a": 5.0}
+    assert load.calls == ["keep", "keep"]
+
+
+class Work:
+    """Counts how often it has begun and ended; may fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.began, self.ended, self.error = threading.Event(), 0, error
+
+    def __call__(self, stop: threading.Event) -> None:
+        self.began.set()
+        if self.error is not None:
+            raise self.error
+        assert stop.wait(10)
+        self.ended += 1
+
+
+def test_load_lasts_from_one_measurement_to_the_next() -> None:
+    now, work = 100.0, Work()
+    with Load(work, clock=lambda: now) as load:
+        assert load.take() == SETTLE_S  # the chip was idle
+        now += 4
+        load.keep()
+        load.keep()
+        assert work.began.wait(10) and work.ended == 0
+        assert load.take() == SETTLE_S - 4 and work.ended == 1  # what is measured runs alone
+        now += SETTLE_S
+        assert load.take() == 0.0
+        load.end()
+        assert load.take() == SETTLE_S
+        load.keep()
+    assert work.ended == 2 and not [each for each in threading.enumerate() if each.name == "fp8gemm-load"]
+
+
+def test_what_ends_the_load_is_told_to_who_measures_next() -> None:
+    work = Work(RuntimeError("lost"))
+    load = Load(work)
+    load.keep()
+    assert work.began.wait(10)
+    with pytest.raises(RuntimeError, match="lost"):
+        load.take()
+    assert load.take() == pytest.approx(SETTLE_S, abs=0.1)
 
 
 def test_names_and_what_is_said_of_them() -> None:

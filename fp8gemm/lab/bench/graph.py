@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
+from fp8gemm.lab.bench.load import Load
 from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Operands, Peer, relative_error
 from fp8gemm.lab.bench.regimes import IDLE_S, SUSTAINED_S, Regime, default_regimes
 from fp8gemm.lab.bench.report import Row, Shape
@@ -49,7 +50,8 @@ class GraphTimer:
         torch.cuda.synchronize()
 
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=stream):
+        # NOTE: the load between measurements goes on in another thread.
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             for index in range(schedule.calls):
                 # An output is held until its slot comes round again: results rotate through memory as operands do.
                 slot = index % len(self._calls)
@@ -137,9 +139,9 @@ class Telemetry:
             self._mhz.append(mhz)
             self._watts.append(milliwatts / 1e3)
 
-    def medians(self) -> tuple[float | None, float | None]:
-        """SM clock in MHz and power in watts."""
-        return _median(self._mhz), _median(self._watts)
+    def medians(self, last: int = 0) -> tuple[float | None, float | None]:
+        """SM clock in MHz and power in watts, of the ``last`` samples or all."""
+        return _median(self._mhz[-last:]), _median(self._watts[-last:])
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -156,12 +158,18 @@ class Rounds:
         rounds: measurements of each; None for the regime's own number.
         warm_seconds: load before the first shape's turns.
         regimes: that each shape is measured in where it can be alone; None for `default_regimes` of its rows.
+        load: between the shapes that are measured under sustained load.
     """
 
     def __init__(
-        self, *, rounds: int | None = None, warm_seconds: float = 0.0, regimes: Sequence[Regime] | None = None
+        self,
+        *,
+        rounds: int | None = None,
+        warm_seconds: float = 0.0,
+        regimes: Sequence[Regime] | None = None,
+        load: Load,
     ) -> None:
-        self._rounds, self._warm_seconds = rounds, warm_seconds
+        self._rounds, self._warm_seconds, self._load = rounds, warm_seconds, load
         self._regimes = None if regimes is None else tuple(dict.fromkeys(regimes))
 
     def measure(self, prepare: Mapping[str, Callable[[], Timer]]) -> Timings:
@@ -179,6 +187,7 @@ class Rounds:
             yield replace(timings, failed={**failed, **timings.failed})
 
     def _in_turn(self, timers: Mapping[str, Timer]) -> Timings:
+        self._load.end()
         telemetry = Telemetry()
         rounds = self._rounds or Regime.TURN.rounds
         timings = measure_in_turn(timers, rounds=rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample)
@@ -189,11 +198,23 @@ class Rounds:
     def _alone(self, timers: Mapping[str, GraphTimer], regime: Regime) -> Timings:
         telemetry = {name: Telemetry() for name in timers}
         alone = {name: partial(timer.alone, regime, telemetry[name].sample) for name, timer in timers.items()}
-        timings = measure_in_turn(alone, rounds=self._rounds or regime.rounds)
-        found = {name: telemetry[name].medians() for name in timings.us}
+        rounds = self._rounds or regime.rounds
+        timings = measure_alone(alone, regime, self._load, rounds=rounds)
+        found = {name: telemetry[name].medians(rounds) for name in timings.us}
         mhz = {name: mhz for name, (mhz, _) in found.items() if mhz is not None}
         watts = {name: watts for name, (_, watts) in found.items() if watts is not None}
         return replace(timings, regime=regime, sm_mhz=mhz or None, watts=watts or None)
+
+
+def measure_alone(timers: Mapping[str, Timer], regime: Regime, load: Load, *, rounds: int) -> Timings:
+    """One after the other in a regime where each is alone: under sustained load behind as much of it as settles the
+    clock, and with more of it behind them."""
+    if regime is not Regime.SUSTAINED:
+        load.end()
+        return measure_in_turn(timers, rounds=rounds)
+    timings = measure_in_turn(timers, rounds=rounds, warm_seconds=load.take())
+    load.keep()
+    return timings
 
 
 def _prepared(prepare: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], dict[str, str]]:

@@ -13,6 +13,9 @@ IDLE_S = 0.04
 SUSTAINED_S = 0.5
 """Of one kernel alone. The clock settles in the first half, 75 to 200 ms after a pause or another kernel (H200,
 2026-11-24), and the second is timed."""
+SETTLE_S = 10.0
+"""Of uninterrupted load until a clock that power limits stands still. Behind idleness it rings: around 1.37 GHz with a
+period of a second, by 6 % at first and by 0.2 % after twelve seconds (H100, 2026-11-25)."""
 ALONE_FROM = 512
 """Rows from which power sets the clock, so that kernels are by default measured alone."""
 
@@ -40,7 +43,8 @@ class Regime(Enum):
             return "peers in turn in an order drawn for each round"
         if self is Regime.BURST:
             return f"each alone, {1e3 * IDLE_S:g} ms idle, one graph of about 2 ms, then one that counts"
-        return f"each alone, {500 * SUSTAINED_S:g} ms of graphs, then as many that count"
+        settled = f"under load without a gap, from {SETTLE_S:g} s on"
+        return f"each alone, {500 * SUSTAINED_S:g} ms of graphs, then as many that count, {settled}"
 
 
 def default_regimes(m: int) -> tuple[Regime, ...]:

@@ -15,7 +15,8 @@ from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.kernels.catalogue import load_kernel
 from fp8gemm.kernels.gemm import SingleKernel
-from fp8gemm.lab.bench.graph import GraphTimer, check_result
+from fp8gemm.lab.bench.graph import GraphTimer, check_result, measure_alone
+from fp8gemm.lab.bench.load import Load
 from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, deep_gemm_call, normal, scaled_mm_call
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
@@ -69,6 +70,7 @@ class Tuner:
         measure_us: length of one, where they take turns.
         warm_seconds: load before those of a shape, then.
         regime: how they share the GPU's time.
+        load: between the shapes that are measured under sustained load.
 
     Attributes:
         device, chip, generator, measure_us: as above.
@@ -84,8 +86,9 @@ class Tuner:
         measure_us: float,
         warm_seconds: float = 0.03,
         regime: Regime = Regime.TURN,
+        load: Load,
     ) -> None:
-        self.device, self.chip, self.generator, self._regime = device, chip, generator, regime
+        self.device, self.chip, self.generator, self._regime, self._load = device, chip, generator, regime, load
         self._rounds, self.measure_us, self._warm_seconds = rounds, measure_us, warm_seconds
 
     def measure(self, problem: Problem, configs: Sequence[Config], *, peers: Sequence[str]) -> Measured:
@@ -133,12 +136,13 @@ class Tuner:
             except Exception as error:  # NOTE: whatever one candidate raises must not end the others' run
                 failed[label] = describe(error)
                 _require_context(label, error)
-        takes: dict[str, Timer] = {**timers}
         if self._regime is Regime.TURN:
+            takes: dict[str, Timer] = {**timers}
             self._warm(takes)
+            timings = measure_in_turn(takes, rounds=self._rounds)
         else:
             takes = {label: partial(timer.alone, self._regime) for label, timer in timers.items()}
-        timings = measure_in_turn(takes, rounds=self._rounds)
+            timings = measure_alone(takes, self._regime, self._load, rounds=self._rounds)
         for label, reason in timings.failed.items():
             _require_context(label, RuntimeError(reason))
         peers = {name: us for name, us in timings.us.items() if name in PEERS}
