@@ -65,12 +65,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 def test_a_turn_is_one_replay_ahead_and_those_of_the_schedule(gpu: Gpu) -> None:
     assert gpu.timer()() == CALL_US
-    assert gpu.log == ["replay", "event", *["replay"] * 3, "event", "done"]
+    assert gpu.log == ["replay", "event", *["replay"] * 3, "event", "done", "done"]
 
 
 def test_a_burst_comes_after_a_pause_and_is_one_replay_behind_another(gpu: Gpu) -> None:
     assert gpu.timer().alone(Regime.BURST, lambda: gpu.log.append("sampled")) == CALL_US
-    assert gpu.log == [("idle", IDLE_S), "replay", "event", "replay", "event", "sampled", "done"]
+    assert gpu.log == [("idle", IDLE_S), "replay", "event", "replay", "event", "done", "sampled", "done"]
 
 
 def test_of_sustained_load_the_second_half_counts(gpu: Gpu) -> None:
@@ -80,7 +80,7 @@ def test_of_sustained_load_the_second_half_counts(gpu: Gpu) -> None:
     began = gpu.now
     assert timer.alone(Regime.SUSTAINED, lambda: gpu.log.append("sampled")) == CALL_US
     half = round(SUSTAINED_S / 2 * 1e6 / (CALLS * CALL_US))
-    assert gpu.log == [*["replay"] * half, "event", *["replay"] * half, "event", "sampled", "done"]
+    assert gpu.log == [*["replay"] * half, "event", *["replay"] * half, "event", "done", "sampled", "done"]
     assert gpu.now - began == pytest.approx(1e6 * SUSTAINED_S, rel=0.02)
 
 

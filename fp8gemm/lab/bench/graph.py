@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
@@ -30,6 +30,13 @@ class WrongResultError(Fp8GemmError, RuntimeError):
     """A peer's result is not the product of its operands, so its speed means nothing."""
 
 
+@cache
+def capture_stream() -> torch.cuda.Stream:
+    """The one stream that graphs are captured on. Torch hands out 32 by turns, and so would come round to that of the
+    load between measurements."""
+    return torch.cuda.Stream()
+
+
 class GraphTimer:
     """Captures ``schedule.calls`` calls, going round the given ones, and replays them against the clock.
 
@@ -42,7 +49,7 @@ class GraphTimer:
         self._schedule = schedule
         self._us: float | None = None
         self._calls = list(calls)  # they own the tensors that the graph reads
-        stream = torch.cuda.Stream()
+        stream = capture_stream()
         stream.wait_stream(torch.cuda.current_stream())
         # Compiling, loading, and allocating a workspace for this stream are forbidden or lost inside a capture.
         with torch.cuda.stream(stream):
@@ -88,6 +95,7 @@ class GraphTimer:
         for _ in range(replays):
             self._graph.replay()
         end.record()
+        start.synchronize()  # the clock is still that of whatever ran before, until what is not timed is done
         meanwhile()
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3 / (replays * self._schedule.calls)
