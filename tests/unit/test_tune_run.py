@@ -24,6 +24,7 @@ from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.jit.build import build
 from fp8gemm.kernels.catalogue import kernel_request
+from fp8gemm.lab.bench import load
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune import ahead, measure
@@ -66,8 +67,7 @@ class Gpu:
         monkeypatch.setattr(ahead, "Ahead", self.ahead)
         monkeypatch.setattr(measure, "load_kernel", self.kernel)
         monkeypatch.setattr(measure, "GraphTimer", self.timer)
-        monkeypatch.setattr("fp8gemm.lab.bench.load.SETTLE_S", 0.0)
-        monkeypatch.setattr("fp8gemm.lab.bench.load.Load.keep", lambda self: None)
+        monkeypatch.setattr(load, "Load", lambda: nullcontext(SimpleNamespace(take=lambda: 0.0, keep=int, end=int)))
 
     def synchronize(self) -> None:
         if self.lost:
@@ -170,7 +170,7 @@ def test_candidates_are_measured_alone_where_that_is_asked(gpu: Gpu, tmp_path: P
     results = str(tmp_path / "r.json")
     code, found = tune(capsys, "--candidates", "2", "--regime", "sustained", "--results", results)
     assert code == 0 and gpu.alone == [Regime.SUSTAINED] * 6, "three rounds of two"
-    assert found["regime"] == "sustained" and "from 10 s on, median of 3" in found["method"]
+    assert found["regime"] == "sustained" and "without a gap, median of 3" in found["method"]
     assert set(json.loads(Path(results).read_text())["rows"][0]["us"].values()) == {20.0}
     assert cli.main(["tune", "--shapes", str(SHAPE), "--results", results]) == Exit.FAILED
     assert "expected times of regime 'turn', got 'sustained'" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.lab.bench.load import Load
 from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Operands, Peer, relative_error
-from fp8gemm.lab.bench.regimes import IDLE_S, SUSTAINED_S, Regime, default_regimes
+from fp8gemm.lab.bench.regimes import AHEAD_S, IDLE_S, SUSTAINED_S, Regime, default_regimes
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import Suite
 from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, describe, measure_in_turn, schedule
@@ -82,8 +82,9 @@ class GraphTimer:
             return self._timed(1, 1, meanwhile)
         if self._us is None:
             self._us = self()
-        half = max(round(SUSTAINED_S / 2 * 1e6 / (self._us * self._schedule.calls)), 1)
-        return self._timed(half, half, meanwhile)
+        of_graph = self._us * self._schedule.calls
+        ahead, timed = (max(round(1e6 * seconds / of_graph), 1) for seconds in (AHEAD_S, SUSTAINED_S))
+        return self._timed(ahead, timed, meanwhile)
 
     def _timed(self, ahead: int, replays: int, meanwhile: Callable[[], None] = lambda: None) -> float:
         """Microseconds per call of so many replays, behind some that are not timed."""

@@ -10,12 +10,13 @@ from fp8gemm.quoting import quoted
 
 IDLE_S = 0.04
 """Before a burst: until the clock has risen to the highest."""
-SUSTAINED_S = 0.5
-"""Of one kernel alone. The clock settles in the first half, 75 to 200 ms after a pause or another kernel (H200,
-2026-11-24), and the second is timed."""
-SETTLE_S = 10.0
-"""Of uninterrupted load until a clock that power limits stands still. Behind idleness it rings: around 1.37 GHz with a
-period of a second, by 6 % at first and by 0.2 % after twelve seconds (H100, 2026-11-25)."""
+AHEAD_S, SUSTAINED_S = 0.25, 0.86
+"""Of one kernel alone: what is not timed, behind another kernel, and what is. A clock that power limits rings around
+its mean whenever the load changes, with a period of 0.86 s, by 6 % at first and for ten seconds. Over a whole period the
+mean is right within 0.2 to 0.4 %; over 0.25 s it is 2.2 % off, root mean square (H100, 2026-11-25)."""
+SETTLE_S = 2.0
+"""Of uninterrupted load before the first: behind idleness the clock is 5 % too high for 0.7 s, then 15 % too low (H100,
+2026-11-25)."""
 ALONE_FROM = 512
 """Rows from which power sets the clock, so that kernels are by default measured alone."""
 
@@ -43,8 +44,8 @@ class Regime(Enum):
             return "peers in turn in an order drawn for each round"
         if self is Regime.BURST:
             return f"each alone, {1e3 * IDLE_S:g} ms idle, one graph of about 2 ms, then one that counts"
-        settled = f"under load without a gap, from {SETTLE_S:g} s on"
-        return f"each alone, {500 * SUSTAINED_S:g} ms of graphs, then as many that count, {settled}"
+        timed = f"{1e3 * AHEAD_S:g} ms of graphs, then {1e3 * SUSTAINED_S:g} ms that count"
+        return f"each alone, {timed}, behind {SETTLE_S:g} s of load without a gap"
 
 
 def default_regimes(m: int) -> tuple[Regime, ...]:
