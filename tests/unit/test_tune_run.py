@@ -22,17 +22,14 @@ from fp8gemm.cli import tune as command
 from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
-from fp8gemm.jit.build import build
-from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.bench import load
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.tune import ahead, measure
 from fp8gemm.reference import gemm_reference
-from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Problem
-from fp8gemm.tuning.select import Config, eligible_configs, ranked_configs, select
+from fp8gemm.tuning.select import Config, eligible_configs, select
 from fp8gemm.tuning.table import NO_TABLES, Table, read_table, write_table
 
 SHAPE = Shape(200, 512, 256)
@@ -282,20 +279,3 @@ def test_a_table_of_another_chip_is_refused(gpu: Gpu, capsys, tmp_path: Path) ->
     write_table(tmp_path / "t.json", Table("NVIDIA H20", "h20", 78, "2026-01-01", "fake"))
     assert cli.main(["tune", "--shapes", str(SHAPE), "--table", str(tmp_path / "t.json")]) == 1
     assert "expected a table of the chip h200 with 132 SMs, got one of h20 with 78" in capsys.readouterr().err
-
-
-def test_kernels_are_compiled_by_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem(64, 128, 128)
-    request = kernel_request(problem, ranked_configs(problem, named_chip("h200"))[0])
-    found: list[str] = []
-    monkeypatch.setattr(ahead, "build_many", lambda requests: found.extend(build(each).source for each in requests))
-    with settings.scope(cache_dirs=(tmp_path,), trusted_dirs=(), jit="compile"), ahead.Ahead([request] * 2) as pool:
-        pool.wait([request])
-    assert found == ["disk"] and len(list(tmp_path.glob("*/kernel.cubin"))) == 1
-
-
-@pytest.mark.parametrize("changes", [{"cache_dirs": ()}, {"jit": "error"}])
-def test_no_process_compiles_what_this_one_could_not_use(changes: dict[str, Any]) -> None:
-    request = kernel_request(Problem(64, 128, 128), TileConfig(128, 128, 4))
-    with settings.scope(**changes), ahead.Ahead([request]) as pool:
-        assert pool._pool is None
