@@ -28,6 +28,7 @@ from result_plots import grouped as grouped_plot  # noqa: E402
 from result_plots import linear as linear_plot  # noqa: E402
 from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
+from result_plots import sustained_clock as sustained_clock_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
 from result_tables import accuracy, ages, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
@@ -90,7 +91,8 @@ SECTIONS = {
     "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
     "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
     "calibration": Section(_CALIBRATION, choice.calibration, "scripts/calibrate.py --json"),
-    "random": Section("random-h200.json", choice.random_shapes, "a sweep over random shapes"),
+    "random": Section("random-burst-h100.json", choice.random_shapes, "fp8gemm tune --random 100 --results"),
+    "bench_burst": Section("bench-burst-h100.json", speed.bench, _BENCH[1]),
     "coldstart": Section("coldstart-h200.json", serving.coldstart, "scripts/coldstart.py --json"),
     "warmup": Section("warmup.json", serving.warmup, "scripts/warmup_time.py --json"),
     "sealed": Section("sealed-h200.json", serving.sealed, "tests/gpu/test_sealed.py"),
@@ -159,6 +161,7 @@ PLOTS = {
     _MODEL_PLOT: Plot(_MODEL, model_plot.draw),
     "docs/plots/calibration-h200.png": Plot(_CALIBRATION, calibration_plot.draw),
     "docs/plots/timeline-h200.png": Plot("timeline-h200.json", timeline_plot.draw),
+    "docs/plots/sustained-clock-h100.png": Plot("sustained-clock-h100.json", sustained_clock_plot.draw),
 }
 
 
