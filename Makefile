@@ -7,6 +7,7 @@
 #   make test-gpu        the tests of a GPU alone; each says why it is skipped where there is none
 #   make check           style and types
 #   make pages           links, file names and examples of the pages, and the project's own files
+#   make docs            the pages as a site, in build/site: open index.html there; a dead link is an error
 #   make dist            a wheel and an sdist in dist/, looked at as an index would
 #   make mutants         faulty versions of the Python that decides, and which of them no test notices; takes long
 #   make clean           removes the environment and build products, never the kernel cache
@@ -16,7 +17,7 @@ ENVIRONMENT := $(VENV)/python.path
 # Read when a recipe runs, by which time the file is there.
 RUN = PYTHONPATH=. "$$(cat $(ENVIRONMENT))"
 
-.PHONY: demo test test-all test-gpu check pages dist mutants clean
+.PHONY: demo test test-all test-gpu check pages docs dist mutants clean
 
 demo: $(ENVIRONMENT)
 	@$(RUN) -m fp8gemm demo $(ARGS)
@@ -38,6 +39,10 @@ check: $(ENVIRONMENT)
 
 pages: $(ENVIRONMENT)
 	@$(RUN) -m tests $(addprefix tests/unit/test_,pages.py house_page.py serving_page.py examples.py joining.py) $(ARGS)
+
+docs: $(ENVIRONMENT)
+	@"$$(cat $(ENVIRONMENT))" -m pip install -qq --disable-pip-version-check "mkdocs-material>=9.6,<10" "mkdocstrings-python>=2"
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet $(ARGS)
 
 # Nothing is uploaded.
 dist: $(ENVIRONMENT)
