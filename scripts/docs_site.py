@@ -110,7 +110,7 @@ def source_text(path: str) -> str:
 
 def command_page() -> str:
     """Every command's own help."""
-    parts = ["# Commands\n", "What each says to `--help`, at 100 columns."]
+    parts = ["# Commands\n", "What each says to `--help`, at 80 columns."]
     for name in cli.COMMANDS:
         parts.append(f"\n## fp8gemm {name}\n\n```text\n{help_of(name)}\n```")
     return "\n".join(parts) + "\n"
@@ -119,7 +119,7 @@ def command_page() -> str:
 def help_of(command: str) -> str:
     """What a command prints for ``--help``."""
     out = io.StringIO()
-    with mock.patch.dict(os.environ, COLUMNS="100"), contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+    with mock.patch.dict(os.environ, COLUMNS="80"), contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         cli.main([command, "--help"])
     return out.getvalue().strip()
 
