@@ -1,0 +1,48 @@
+"""The programs in examples/ that need no more than one GPU, or none: each runs, and what it computes is right."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_PERCENT = {"product.py": 4.5, "linear_layers.py": 4.0, "experts.py": 8.0}
+"""Off what bfloat16 or float32 weights give: quantisation alone is 3.7 % on normal data."""
+RUN_ELSEWHERE = {"serve_tp.py"}
+"""In tests/distributed."""
+
+
+def said(name: str, cache: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FP8GEMM_CACHE_DIR": str(cache)}
+    words = [sys.executable, str(ROOT / "examples" / name)]
+    ran = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=cache, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("name", MOST_PERCENT)
+def test_a_program_says_how_far_off_it_is(name: str, tmp_path: Path) -> None:
+    last = said(name, tmp_path).splitlines()[-1]
+    off = re.search(r"([\d.]+) % off", last)
+    assert off is not None and 0.1 < float(off[1]) < MOST_PERCENT[name], last
+
+
+def test_a_server_answers_every_request_without_compiling(tmp_path: Path) -> None:
+    lines = said("cuda_graph_server.py", tmp_path).splitlines()
+    assert "kernels are ready" in lines[0]
+    assert [line.partition(":")[0] for line in lines[-4:]] == [
+        "1 requests in a batch of 1",
+        "5 requests in a batch of 8",
+        "30 requests in a batch of 32",
+        "8 requests in a batch of 8",
+    ]
+
+
+def test_every_program_is_run_by_a_test() -> None:
+    programs = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
+    assert programs == {*MOST_PERCENT, *RUN_ELSEWHERE, "cuda_graph_server.py"}
