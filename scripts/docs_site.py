@@ -7,15 +7,15 @@ when the site is built, and so is a page for every file outside docs/ that some 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import os
 import posixpath
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-OF_ROOT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"} | {
-    "SECURITY.md": "security.md"
+OF_ROOT = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
 }
 """Pages of the root, and what they are in the site."""
 API = {
@@ -71,14 +74,15 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 def relinked(markdown: str, page: str) -> str:
     """A page's text with links that hold in the site, of which ``page`` is its path."""
-    homes = {name: source for source, name in OF_ROOT.items()}
-    folder = "" if page in homes else "docs"
+    if page.startswith("source/"):
+        return markdown
+    folder = "" if page in OF_ROOT.values() else "docs"
+    return _LINK.sub(lambda link: f"]({place_of(target_of(link, folder))}{link['anchor'] or ''})", markdown)
 
-    def lead(link: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(folder, link["target"]))
-        return f"]({posixpath.relpath(place_of(target), posixpath.dirname(page) or '.')}{link['anchor'] or ''})"
 
-    return markdown if page.startswith("source/") else _LINK.sub(lead, markdown)
+def target_of(link: re.Match[str], folder: str) -> str:
+    """The file of the repository that a link leads to, on a page in so named a folder of it."""
+    return posixpath.normpath(posixpath.join(folder, link["target"]))
 
 
 def place_of(path: str) -> str:
@@ -92,8 +96,8 @@ def linked_sources() -> Iterator[str]:
     """Files outside docs/ that pages link to, other than pages of the root."""
     for page in [*(ROOT / name for name in OF_ROOT), *sorted((ROOT / "docs").glob("*.md"))]:
         for link in _LINK.finditer(page.read_text()):
-            path = os.path.relpath((page.parent / link["target"]).resolve(), ROOT)
-            if not path.startswith("docs") and path not in OF_ROOT and (ROOT / path).is_file():
+            path = target_of(link, page.parent.relative_to(ROOT).as_posix())
+            if not path.startswith("docs/") and path not in OF_ROOT and (ROOT / path).is_file():
                 yield path
 
 
@@ -136,10 +140,10 @@ def api_page() -> str:
 
 def exported(module: str) -> tuple[str, ...]:
     """Names that a module exports."""
-    return tuple(sys.modules[module].__all__ if module in sys.modules else __import__(module, fromlist=["*"]).__all__)
+    return tuple(import_module(module).__all__)
 
 
 def home_of(module: str, name: str) -> str:
-    """The dotted name of where it is written, which is found without running anything."""
-    value: Any = getattr(__import__(module, fromlist=[name]), name)
-    return f"{inspect.getmodule(value).__name__}.{value.__name__}"  # type: ignore[union-attr]
+    """The dotted name of where it is written: what mkdocstrings reads runs nothing, and follows no lazy import."""
+    value = getattr(import_module(module), name)
+    return f"{value.__module__}.{value.__name__}"

@@ -15,7 +15,7 @@ from fp8gemm.cli.output import add_json, apart, json_file, lacks_gpu, note, tell
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
-from fp8gemm.lab.bench.regimes import ALONE_FROM, SUSTAINED_S, Regime, parse_regime
+from fp8gemm.lab.bench.regimes import ALONE_FROM, ALONE_S, Regime, parse_regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.labels import EXPECTED, parse_label
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=listed(parse_regime),
         metavar="NAME,...",
         help=f"turn: peers take turns of a few milliseconds; burst: each alone after a pause; sustained: each alone "
-        f"for {SUSTAINED_S:g} s; default turn below {ALONE_FROM} rows, then burst,sustained",
+        f"for {ALONE_S:g} s; default turn below {ALONE_FROM} rows, then burst,sustained",
     )
     parser.add_argument("--measure-ms", type=float, default=10.0, help="length of one measurement, default 10")
     parser.add_argument("--warm-seconds", type=float, default=2.0, help="load before the first shape, default 2")

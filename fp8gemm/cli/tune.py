@@ -28,7 +28,7 @@ from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, lacks_gpu, note, prints_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
-from fp8gemm.lab.bench.regimes import SUSTAINED_S, Regime, method, parse_regime
+from fp8gemm.lab.bench.regimes import ALONE_S, Regime, method, parse_regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.labels import EXPECTED, labelled_config, parse_label
 from fp8gemm.lab.tune import report
@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Regime.TURN,
         metavar="NAME",
         help="turn: candidates take turns; burst: each alone after a pause; sustained: each alone for "
-        f"{SUSTAINED_S:g} s; default turn",
+        f"{ALONE_S:g} s; default turn",
     )
     parser.add_argument("--measure-ms", type=float, default=3.0, help="length of a turn, default 3")
     parser.add_argument("--budget-seconds", type=float, help="start no further shape after this long")

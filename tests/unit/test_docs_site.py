@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import posixpath
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 import fp8gemm
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE_HERE = {"api.md", "cli.md"}
@@ -24,11 +24,7 @@ MADE_HERE = {"api.md", "cli.md"}
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "scripts" / "docs_site.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs_site")
 
 
 def menu(entries: list[Any]) -> Iterator[str]:
@@ -54,7 +50,7 @@ def test_links_lead_to_pages_and_files_of_the_site(site: ModuleType) -> None:
         "[a](linear.md#b) [c](source/LICENSE.md) [d](#e) [f](https://g)"
     )
     assert site.relinked("[a](../README.md) [b](plots/c.png)", "linear.md") == "[a](index.md) [b](plots/c.png)"
-    assert site.source_page("include/a.cuh") == posixpath.join("source", "include", "a.cuh.md")
+    assert site.source_page("include/a.cuh") == "source/include/a.cuh.md"
 
 
 def test_every_public_call_is_documented_where_it_is_written(site: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.children import ROOT, environment
+
 MOST_PERCENT = {"product.py": 4.5, "linear_layers.py": 4.0, "experts.py": 8.0}
 """Off what bfloat16 or float32 weights give: quantisation alone is 3.7 % on normal data."""
 RUN_ELSEWHERE = {"serve_tp.py"}
@@ -18,9 +18,8 @@ RUN_ELSEWHERE = {"serve_tp.py"}
 
 
 def said(name: str, cache: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FP8GEMM_CACHE_DIR": str(cache)}
-    words = [sys.executable, str(ROOT / "examples" / name)]
-    ran = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=cache, check=False)
+    words, variables = [sys.executable, str(ROOT / "examples" / name)], environment(FP8GEMM_CACHE_DIR=str(cache))
+    ran = subprocess.run(words, capture_output=True, text=True, env=variables, cwd=cache, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

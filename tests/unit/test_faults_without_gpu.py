@@ -19,6 +19,7 @@ import torch
 
 import fp8gemm
 from fp8gemm.scales import block_count
+from tests.children import environment
 from tests.gpu.faults import runner
 from tests.gpu.faults.table import FAULTS, HERE, ROOT, Fault, functions
 
@@ -74,10 +75,8 @@ assert cli.main(["info", "--json"]) == 0
 
 def on_a_machine_with(**changes: str) -> dict[str, Any]:
     """What `fp8gemm info` finds where the environment has these changes, once the reference has run there."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, **changes}
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment(**changes), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert "Traceback" not in done.stderr and "FP8GEMM_BACKEND=reference" in found["message"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -15,8 +14,7 @@ from typing import Any
 import pytest
 
 import fp8gemm
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.children import environment
 
 # torch may have loaded any of them itself, so what counts is what comes on top and what modules of fp8gemm ask for.
 PROGRAM = """
@@ -208,9 +206,3 @@ def test_a_command_without_tensors_imports_no_torch(words: list[str], tmp_path: 
 def run_python(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def environment(*first: Path) -> dict[str, str]:
-    """With the package importable, and what lies in some directories before everything else."""
-    path = os.pathsep.join([*map(str, first), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path}

@@ -14,6 +14,8 @@ AHEAD_S, SUSTAINED_S = 0.25, 0.86
 """Of one kernel alone: what is not timed, behind another kernel, and what is. Whenever the load changes, a clock that
 power limits rings around its mean for ten seconds, with a period of 0.86 s, by 6 % at first. Over a whole period the
 mean is right within 0.2 to 0.4 %; over 0.25 s it is 2.2 % off, root mean square (H100, 2026-11-25)."""
+ALONE_S = AHEAD_S + SUSTAINED_S
+"""Both together."""
 SETTLE_S = 2.0
 """Of uninterrupted load before the first: behind idleness the clock is 5 % too high for 0.7 s, then 15 % too low (H100,
 2026-11-25)."""
