@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         quantize_rms_norm,
         quantize_silu_mul,
         quantize_weight,
+        quantize_with_transpose,
     )
     from fp8gemm.scales import to_mn_major
     from fp8gemm.tuning.grouped import enumerate_grouped_configs
@@ -67,6 +68,7 @@ __all__ = [
     "quantize_rms_norm",
     "quantize_silu_mul",
     "quantize_weight",
+    "quantize_with_transpose",
     "select",
     "to_mn_major",
     "warmup",
@@ -94,6 +96,7 @@ _NAMES = {
         "quantize_rms_norm",
         "quantize_silu_mul",
         "quantize_weight",
+        "quantize_with_transpose",
     ),
     "fp8gemm.scales": ("to_mn_major",),
     "fp8gemm.tuning.grouped": ("enumerate_grouped_configs",),

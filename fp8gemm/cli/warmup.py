@@ -201,7 +201,8 @@ def _demand(options: argparse.Namespace) -> Demand:
         grouped += [(each.groups, each.n, each.k) for each in _experts_of_model(config, options)]
         ks += [linear.k for _, linear in linears if linear.reads_norm]
     problems += _problems_of_groups(grouped, options, max_m)
-    quantizers = all_quantizers(options.out_dtype, ks, options.norm_weights) if ks else []
+    trains = bool(options.quantizers) or variants.scaling is Scaling.ROW
+    quantizers = all_quantizers(options.out_dtype, ks, options.norm_weights, transposes=trains) if ks else []
     if options.recorded is not None:
         of_record, more = _recorded(options.recorded, options.max_m)
         problems += of_record

@@ -19,10 +19,12 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
+    quantizer_with_transpose,
     rows_of_warp,
     warps_of_block,
 )
 from fp8gemm.scales import block_count, empty_mn_major, empty_mn_major_groups
+from fp8gemm.sizes import K_STEP
 
 ALIGNMENT = 16
 """Bytes that a lane loads at once: rows begin on multiples of it."""
@@ -48,6 +50,11 @@ def _norm_quantizer(k: int, dtype: torch.dtype, weight: torch.dtype, residual: b
 @lru_cache(maxsize=64)
 def _blocks_quantizer(dtype: torch.dtype, warps: int) -> Quantizer:
     return quantizer_of_blocks(INPUTS[dtype], warps)
+
+
+@lru_cache(maxsize=64)
+def _transposing_quantizer(dtype: torch.dtype) -> Quantizer:
+    return quantizer_with_transpose(INPUTS[dtype])
 
 
 def quantize_rows(source: QuantizeSource, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,6 +90,15 @@ def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.empty((block_count(n), block_count(k)), dtype=torch.float32, device=w.device)
     _run(_blocks_quantizer(w.dtype, warps_of_block(n, k)), aligned(w), codes, scales)
     return codes, scales
+
+
+def quantize_both_ways(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Codes and MN-major scales of ``x`` (M, K), and of its transpose with M rounded up to `K_STEP`."""
+    m, k = x.shape
+    codes, scales = _empty(m, k, x.device)
+    transpose = _empty(k, -(-m // K_STEP) * K_STEP, x.device)
+    _run(_transposing_quantizer(x.dtype), aligned(x), codes, scales, transpose=transpose)
+    return codes, scales, *transpose
 
 
 def quantize_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

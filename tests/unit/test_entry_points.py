@@ -80,6 +80,7 @@ ENTRIES: dict[str, tuple[Callable[..., Any], Callable[[], Operands]]] = {
         lambda: {"x": _x(G, M, K), "counts": torch.tensor([1, 0, 3])},
     ),
     "quantize_weight": (fp8gemm.quantize_weight, lambda: {"w": _x(N, K)}),
+    "quantize_with_transpose": (fp8gemm.quantize_with_transpose, lambda: {"x": _x(M, K)}),
     "quantize_silu_mul": (fp8gemm.quantize_silu_mul, lambda: {"x": _x(M, 2 * K)}),
     "quantize_silu_mul of groups": (
         fp8gemm.quantize_silu_mul,

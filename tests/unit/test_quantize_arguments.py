@@ -202,6 +202,34 @@ def test_a_call_is_one_launch_of_its_own_kernel_into_what_it_returns(
     assert len(gpu.loads) == 1 and len(gpu.launches) == 2, "the same kernel again"
 
 
+@pytest.mark.parametrize("dtype", INPUTS, ids=str)
+@pytest.mark.parametrize("m", [1, 16, 300])
+def test_a_matrix_and_its_transpose_are_one_launch(m: int, dtype: torch.dtype, gpu: Gpu) -> None:
+    x = torch.ones(m, 2 * K, dtype=dtype)[:, :K]
+    codes, scales, of_transpose, their_scales = quantize.quantize_with_transpose(x)
+    ((config, params, stream, grid),) = gpu.launches
+    ((label, _),) = gpu.loads
+    assert label == f"quantize-with-transpose-{INPUTS[dtype].value}"
+    assert (params.x, params.x_stride, params.rows, params.k) == (x.data_ptr(), 2 * K, m, K)
+    assert (params.codes, params.scales, params.scales_pitch) == (
+        codes.data_ptr(),
+        scales.data_ptr(),
+        scales.stride(1),
+    )
+    assert (params.transposed, params.transposed_scales) == (of_transpose.data_ptr(), their_scales.data_ptr())
+    assert params.transposed_pitch == their_scales.stride(1) >= K
+    assert of_transpose.shape == (K, -(-m // 16) * 16) and of_transpose.is_contiguous()
+    assert their_scales.shape == (K, -(-m // 128)) and their_scales.stride(0) == 1
+    assert (stream, grid, config.threads) == (STREAM, -(-m // 128) * -(-K // 128), 256)
+
+
+def test_of_no_rows_there_is_no_transpose_to_be_launched(gpu: Gpu) -> None:
+    codes, scales, of_transpose, their_scales = quantize.quantize_with_transpose(torch.ones(0, K))
+    assert codes.shape == (0, K) and of_transpose.shape == (K, 0)
+    assert scales.shape == (0, 3) and their_scales.shape == (K, 0)
+    assert gpu.launches == gpu.loads == []
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("integer", [torch.int32, torch.int64])
 def test_every_argument_of_groups_reaches_its_field(parts: int, integer: torch.dtype, gpu: Gpu) -> None:
