@@ -126,7 +126,10 @@ KERNELS: tuple[Kernel | Quantising | GroupedProduct | Ranges, ...] = (*PRODUCTS,
 QUICK = (
     *(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11)),
     *(len(DENSE), len(DENSE) + 1),
-    *(len(PRODUCTS) + [each.kind for each in QUANTISINGS].index(kind) for kind in ("blocks", "add-norm")),
+    *(
+        len(PRODUCTS) + [each.kind for each in QUANTISINGS].index(kind)
+        for kind in ("blocks", "with-transpose", "add-norm")
+    ),
     *(len(PRODUCTS) + i for i in (4, 5)),
     *(len(PRODUCTS) + len(QUANTISINGS) + i for i in (0, 5, 7, 10)),
 )

@@ -6,10 +6,7 @@ import ctypes
 import itertools
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,9 +14,7 @@ from torch import Tensor
 
 from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS
-from fp8gemm.driver.arguments import Arguments, QuantizeParams
-from fp8gemm.kernels import loaded
-from fp8gemm.kernels import quantize as family
+from fp8gemm.driver.arguments import QuantizeParams
 from fp8gemm.kernels.quantize import (
     MASKED_CTAS_OF_SM,
     ROWS_OF_WARP,
@@ -35,43 +30,16 @@ from fp8gemm.kernels.quantize import (
     rows_of_warp,
     warps_of_block,
 )
-from fp8gemm.products import quantize, quantizers
+from fp8gemm.products import quantize
 from fp8gemm.products.quantizers import aligned
 from fp8gemm.scales import empty_mn_major
 from fp8gemm.tuning.problem import InputType
+from tests.played_quantizers import STREAM, Gpu
 
 HEADER = Path(__file__).resolve().parents[2] / "include/fp8gemm/quantize/params.cuh"
 SIZES = {"void*": 8, "uint8_t*": 8, "int32_t*": 8, "float*": 8, "int64_t": 8, "uint32_t": 4, "float": 4}
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-STREAM = 17
 K = 272
-
-
-class Gpu:
-    """Stands where the GPU and its driver are; keeps what was loaded, and the arguments and grids of launches."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.loads: list[tuple[str, bool]] = []
-        self.launches: list[tuple[Any, QuantizeParams, int, int]] = []
-        monkeypatch.setattr(family, "load", self.load)
-        monkeypatch.setattr(family, "LaunchConfig", SimpleNamespace)
-        monkeypatch.setattr(family, "BoundLaunch", self.bind)
-        monkeypatch.setattr(quantize, "uses_reference", lambda x: False)
-        monkeypatch.setattr(loaded, "hopper_info", lambda index: None)
-        monkeypatch.setattr(quantizers, "current_stream", lambda index: STREAM)
-        monkeypatch.setattr(quantizers, "on_device", lambda index: nullcontext())
-        monkeypatch.setattr(loaded, "_kernels", {})
-
-    def load(self, request: Any, index: int, shared_bytes: int, *, allow_compile: bool) -> Any:
-        assert shared_bytes == 0
-        self.loads.append((request.label, allow_compile))
-        return SimpleNamespace(function=len(self.loads))
-
-    def bind(
-        self, config: Any, arguments: Arguments[QuantizeParams], stream: int, grid: int | None = None
-    ) -> Callable[[], None]:
-        assert grid
-        return lambda: self.launches.append((config, arguments.params, stream, grid))
 
 
 @pytest.fixture
@@ -89,7 +57,7 @@ def test_the_host_lays_out_the_struct_as_the_header_declares_it() -> None:
         described = getattr(QuantizeParams, field)
         assert (name, offset, size) == (field, described.offset, described.size)
         offset += size
-    assert ctypes.sizeof(QuantizeParams) == -(-offset // 8) * 8 == 104, "a multiple of the largest of them"
+    assert ctypes.sizeof(QuantizeParams) == -(-offset // 8) * 8 == 120, "a multiple of the largest of them"
     assert f"sizeof(QuantizeParams) == {ctypes.sizeof(QuantizeParams)}" in HEADER.read_text()
 
 
@@ -200,34 +168,6 @@ def test_a_call_is_one_launch_of_its_own_kernel_into_what_it_returns(
     assert (params.weight is not None) == ("norm" in name) and config.programmatic is settings.current().pdl
     QUANTISE[name](x)
     assert len(gpu.loads) == 1 and len(gpu.launches) == 2, "the same kernel again"
-
-
-@pytest.mark.parametrize("dtype", INPUTS, ids=str)
-@pytest.mark.parametrize("m", [1, 16, 300])
-def test_a_matrix_and_its_transpose_are_one_launch(m: int, dtype: torch.dtype, gpu: Gpu) -> None:
-    x = torch.ones(m, 2 * K, dtype=dtype)[:, :K]
-    codes, scales, of_transpose, their_scales = quantize.quantize_with_transpose(x)
-    ((config, params, stream, grid),) = gpu.launches
-    ((label, _),) = gpu.loads
-    assert label == f"quantize-with-transpose-{INPUTS[dtype].value}"
-    assert (params.x, params.x_stride, params.rows, params.k) == (x.data_ptr(), 2 * K, m, K)
-    assert (params.codes, params.scales, params.scales_pitch) == (
-        codes.data_ptr(),
-        scales.data_ptr(),
-        scales.stride(1),
-    )
-    assert (params.transposed, params.transposed_scales) == (of_transpose.data_ptr(), their_scales.data_ptr())
-    assert params.transposed_pitch == their_scales.stride(1) >= K
-    assert of_transpose.shape == (K, -(-m // 16) * 16) and of_transpose.is_contiguous()
-    assert their_scales.shape == (K, -(-m // 128)) and their_scales.stride(0) == 1
-    assert (stream, grid, config.threads) == (STREAM, -(-m // 128) * -(-K // 128), 256)
-
-
-def test_of_no_rows_there_is_no_transpose_to_be_launched(gpu: Gpu) -> None:
-    codes, scales, of_transpose, their_scales = quantize.quantize_with_transpose(torch.ones(0, K))
-    assert codes.shape == (0, K) and of_transpose.shape == (K, 0)
-    assert scales.shape == (0, 3) and their_scales.shape == (K, 0)
-    assert gpu.launches == gpu.loads == []
 
 
 @pytest.mark.parametrize("parts", [1, 2])
