@@ -121,6 +121,7 @@ def swap_ab_kernels() -> Iterator[Kernel]:
 DENSE = tuple(dense_kernels())
 PRODUCTS = (*DENSE, *swap_ab_kernels())
 QUANTISINGS = tuple(quantisings())
+KINDS = [each.kind for each in QUANTISINGS]
 GROUPED = tuple(grouped())
 KERNELS: tuple[Kernel | Quantising | GroupedProduct | Ranges, ...] = (*PRODUCTS, *QUANTISINGS, *GROUPED)
 QUICK = (
