@@ -45,17 +45,14 @@ def test_what_threads_share_is_behind_a_barrier(tmp_path: Path) -> None:
         written = [i for i, opcode in enumerate(opcodes) if opcode.startswith("STS")]
         read = [i for i, opcode in enumerate(opcodes) if opcode.startswith("LDS")]
         assert len(meetings) == 2
-        first, second = meetings
-
-        def parts(where: list[int]) -> list[int]:
-            return [
-                sum(i < first for i in where),
-                sum(first < i < second for i in where),
-                sum(i > second for i in where),
-            ]
-
-        assert parts(written) == [2, 8, 0], "a lane's columns, four at a time; then their codes"
-        assert parts(read) == [0, 16, 4], "those of all warps; then pieces of the transpose"
+        assert parts(written, meetings) == [2, 8, 0], "a lane's columns, four at a time; then their codes"
+        assert parts(read, meetings) == [0, 16, 4], "those of all warps; then pieces of the transpose"
         awaited = opcodes.index("ACQBULK")
         accesses = [i for i, opcode in enumerate(opcodes) if opcode.startswith(("LDG", "STG", "STS"))]
         assert opcodes.index("PREEXIT") < awaited < min(accesses)
+
+
+def parts(places: list[int], meetings: list[int]) -> list[int]:
+    """How many are ahead of all meetings, behind the first one, and so on."""
+    behind = [sum(meeting < place for meeting in meetings) for place in places]
+    return [behind.count(number) for number in range(len(meetings) + 1)]
