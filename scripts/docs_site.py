@@ -52,6 +52,7 @@ API = {
 """What api.md documents: of a module these names, or all that it exports."""
 LANGUAGES = {".py": "python", ".cuh": "cpp", ".cu": "cpp", ".toml": "toml", ".json": "json"}
 
+_PICTURE = re.compile(r"!\[[^\]]*\]\((?P<target>[^)\s]+\.png)\)")
 _LINK = re.compile(r"\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -68,8 +69,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Have links lead to where the pages are in the site."""
-    return relinked(markdown, page.file.src_uri)
+    """Have links lead to where the pages are in the site, and a picture, which a phone shows small, to itself."""
+    return _PICTURE.sub(r"[\g<0>](\g<target>)", relinked(markdown, page.file.src_uri))
 
 
 def relinked(markdown: str, page: str) -> str:
