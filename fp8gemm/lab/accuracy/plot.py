@@ -16,6 +16,14 @@ _BASELINE = "bf16"
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Write `path`, a PNG, from `Report.as_json`, so also from a run that is long over. No display is needed."""
+    figure = figure_of(result)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, format="png")
+    load_pyplot().close(figure)
+
+
+def figure_of(result: Mapping[str, Any]) -> Any:
+    """The picture as a matplotlib figure."""
     pyplot = load_pyplot()
     ticker: Any = importlib.import_module("matplotlib.ticker")
     figure, (above, below) = pyplot.subplots(2, 1, figsize=(8, 12), sharey=True, layout="constrained")
@@ -31,9 +39,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         axes.yaxis.set_tick_params(labelleft=True)
         axes.grid(alpha=0.3, axis="y")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, format="png")
-    pyplot.close(figure)
+    return figure
 
 
 def _against_k(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
