@@ -71,6 +71,7 @@ def test_every_public_call_is_documented_where_it_is_written(site: ModuleType) -
 def test_the_commands_speak_for_themselves(site: ModuleType) -> None:
     text = site.command_page()
     assert "## fp8gemm explain" in text and "usage: fp8gemm warmup" in text and "example: fp8gemm tune" in text
+    assert "### fp8gemm cache seal" in text and "--anew" in text
     assert "`````cpp\n" in site.source_text("include/fp8gemm/kernels/dense.cuh")
 
 
