@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,17 +21,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from result_plots import bench as bench_plot  # noqa: E402
-from result_plots import calibration as calibration_plot  # noqa: E402
 from result_plots import canvas  # noqa: E402
-from result_plots import grouped as grouped_plot  # noqa: E402
-from result_plots import linear as linear_plot  # noqa: E402
-from result_plots import model as model_plot  # noqa: E402
-from result_plots import small_m as small_m_plot  # noqa: E402
-from result_plots import sustained_clock as sustained_clock_plot  # noqa: E402
-from result_plots import timeline as timeline_plot  # noqa: E402
+from result_plots.catalogue import PLOTS, draw_plots, drawable  # noqa: E402
 from result_tables import accuracy, ages, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
-from result_tables.markdown import Result  # noqa: E402
+from result_tables.markdown import RESULTS, Result  # noqa: E402
+from result_tables.measured import measured  # noqa: E402
 
 from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.errors import UnsupportedError  # noqa: E402
@@ -40,10 +34,18 @@ from fp8gemm.lab.provenance import headers_hash  # noqa: E402
 from fp8gemm.writing import write_text  # noqa: E402
 
 PAGES = (
-    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/mutations.md"),
-    *("docs/numerics.md", "docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
+    *("README.md", "docs/architecture.md", "docs/batch-invariance.md", "docs/grouped.md", "docs/linear.md"),
+    *(
+        "docs/measured.md",
+        "docs/mutations.md",
+        "docs/numerics.md",
+        "docs/profiling.md",
+        "docs/serving.md",
+        "docs/tuning.md",
+    ),
 )
-RESULTS = "docs/results"
+INDEX = "measured"
+"""The section that is drawn from all results."""
 
 _IMAGE = re.compile(r"!\[[^\]]*\]\((?P<path>[^)\s]+)\)")
 _MARKER = re.compile(r"<!-- results:(?P<name>[\w-]+):(?P<end>begin|end) -->")
@@ -64,19 +66,6 @@ class Section:
     draw: Callable[[Result], list[str]]
     written_by: str
     picture: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A picture of one result file.
-
-    Attributes:
-        file: the result file, in ``docs/results``; without it there is no picture.
-        draw: from its content to a PNG.
-    """
-
-    file: str
-    draw: Callable[[Result, Path], None]
 
 
 _ACCURACY = ("accuracy-h200.json", "scripts/accuracy.py --json")
@@ -152,17 +141,6 @@ SECTIONS = {
     ),
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }
-PLOTS = {
-    "docs/plots/bench-h200.png": Plot(_BENCH[0], bench_plot.draw),
-    _SMALL_M_PLOT: Plot(_SMALL_M, small_m_plot.draw),
-    _LINEAR_PLOT: Plot(_LINEAR, linear_plot.draw),
-    _GROUPED_PLOT: Plot(_GROUPED, grouped_plot.draw),
-    _DECODER_PLOT: Plot(_DECODER, linear_plot.draw_decoder),
-    _MODEL_PLOT: Plot(_MODEL, model_plot.draw),
-    "docs/plots/calibration-h200.png": Plot(_CALIBRATION, calibration_plot.draw),
-    "docs/plots/timeline-h200.png": Plot("timeline-h200.json", timeline_plot.draw),
-    "docs/plots/sustained-clock-h100.png": Plot("sustained-clock-h100.json", sustained_clock_plot.draw),
-}
 
 
 class PageError(Exception):
@@ -183,8 +161,8 @@ def redrawn(text: str, page: str, root: Path = ROOT) -> str:
     drawn, position, opened = [], 0, None
     for marker in _MARKER.finditer(text):
         name = marker["name"]
-        if name not in SECTIONS:
-            raise PageError(f"{page}: expected results:NAME with one of {', '.join(SECTIONS)}, got {name}")
+        if name not in (*SECTIONS, INDEX):
+            raise PageError(f"{page}: expected results:NAME with one of {', '.join([*SECTIONS, INDEX])}, got {name}")
         if (marker["end"] == "begin") != (opened is None) or (opened is not None and opened != name):
             raise PageError(f"{page}: {marker[0]} does not pair up with the markers around it")
         if opened is None:
@@ -201,6 +179,11 @@ def redrawn(text: str, page: str, root: Path = ROOT) -> str:
 
 def _section(name: str, page: str, root: Path) -> str:
     """The lines, where every figure is, and the picture if there is one."""
+    if name == INDEX:
+        try:
+            return "\n".join(measured(root / RESULTS, {plot: PLOTS[plot].file for plot in PLOTS}))
+        except LookupError as error:
+            raise PageError(f"{page}: {error.args[0]}") from None
     section = SECTIONS[name]
     path = root / RESULTS / section.file
     try:
@@ -234,30 +217,12 @@ def check_plots(pages: Iterable[tuple[str, str]], root: Path = ROOT) -> list[str
     images = ((page, image["path"]) for page, text in pages for image in _IMAGE.finditer(text))
     shown = {os.path.normpath((root / page).parent / path) for page, path in images}
     complaints = []
-    for name, path, result in _drawable(root):
+    for name, path, result in drawable(root):
         if not canvas.shows(path, result):
             complaints.append(f"{name} does not show {RESULTS}/{PLOTS[name].file}; run scripts/results.py")
         if os.path.normpath(path) not in shown:
             complaints.append(f"no page shows {name}")
     return complaints
-
-
-def draw_plots(root: Path = ROOT) -> None:
-    """Draw every plot whose result is there.
-
-    Raises:
-        UnsupportedError: matplotlib is not installed, and there is one to draw.
-    """
-    for name, path, result in _drawable(root):
-        PLOTS[name].draw(result, path)
-
-
-def _drawable(root: Path) -> Iterator[tuple[str, Path, Result]]:
-    """Name, path and result of each plot whose result is there."""
-    for name, plot in PLOTS.items():
-        file = root / RESULTS / plot.file
-        if file.exists():
-            yield name, root / name, json.loads(file.read_text())
 
 
 def main() -> int:
