@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from fp8gemm import settings
 from fp8gemm.cli import warmup as command
+from fp8gemm.cli.asked import demand_of
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels import hints, loaded
@@ -53,7 +54,7 @@ def made_ready_by(line: str) -> list[KernelRequest]:
     command.add_arguments(parser)
     there = settings.from_environment({**os.environ, **variables})
     with settings.scope(num_sms=there.num_sms, tables=there.tables, batch_invariant=there.batch_invariant):
-        return command._demand(parser.parse_args(words[start + 2 :])).requests
+        return demand_of(parser.parse_args(words[start + 2 :])).requests
 
 
 def missed(quantizer: Quantizer, monkeypatch: pytest.MonkeyPatch) -> str:
