@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ def _layouts(text: str) -> tuple[Grouping, ...]:
 
 
 def words_of(options: argparse.Namespace) -> list[str]:
-    """The options of `add_asked` as words again, those that say nothing new left out."""
+    """The options of `add_asked` as words again, those that say nothing new left out, paths as they are from
+    everywhere."""
     parser = argparse.ArgumentParser()
     add_asked(parser)
     usual, words = parser.parse_args([]), []
@@ -141,8 +143,8 @@ def _sizes(shapes: Iterable[tuple[int, ...]]) -> str:
 _TEXTS: dict[str, Callable[[Any], str] | None] = {
     "nk": _sizes,
     "grouped": _sizes,
-    "model": str,
-    "recorded": str,
+    "model": os.path.abspath,
+    "recorded": os.path.abspath,
     "quantizers": _joined,
     "max_m": str,
     "tp": _joined,
