@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from fp8gemm.lab.report.layers import Layer, predicted
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, Scaling, packed_problem
+from tests.attacked import NO_TORCH, attacked
 
 H200 = CHIPS["h200"]
 M, N, K = 5, 136, 272
@@ -98,3 +100,13 @@ def test_groups_that_are_not_measured_say_why() -> None:
 def test_the_method_is_that_of_the_rows() -> None:
     assert "turn" not in measure.how_measured([1024]).split(";")[0] and "sustained" in measure.how_measured([1024])
     assert "sustained" not in measure.how_measured([1, 64])
+
+
+def test_a_page_is_drawn_without_torch(tmp_path: Path) -> None:
+    done = attacked(
+        *("report", "--nk", "256x512", "--m", "8", "--max-m", "8", "--output", str(tmp_path / "page.html")),
+        startup=NO_TORCH,
+        FP8GEMM_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert (done.code, done.err) == (0, "") and "predicted" in done.out
+    assert "<dt>torch</dt><dd>none</dd>" in (tmp_path / "page.html").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from xml.etree.ElementTree import Element
 
+from fp8gemm.jit.presence import ABSENT
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.report.data import Report
 from fp8gemm.lab.report.html import Child, document, node, table
@@ -243,8 +244,8 @@ def _kernels(report: Report) -> Iterator[Element]:
     )
     yield node("pre", kernels.command + ("" if missing else " --check"))
     if missing:
-        reasons = sorted(kernels.missing.items())
-        yield _names(f"{missing} missing", [f"{name}: {reason}" for name, reason in reasons])
+        names = [name if why == ABSENT else f"{name}: {why}" for name, why in sorted(kernels.missing.items())]
+        yield _names(f"{missing} missing", names)
     there = [name for name in (*kernels.products, *kernels.quantizers) if name not in kernels.missing]
     if there:
         yield _names(f"{len(there)} ready", sorted(there))
