@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import fp8gemm
+from fp8gemm.cli import report as command
+from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.lab.bench.grouped import PARTS, GroupedRow
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, MASKED, GroupedCase
 from fp8gemm.lab.bench.peers import Operands, relative_error
@@ -100,6 +104,36 @@ def test_groups_that_are_not_measured_say_why() -> None:
 def test_the_method_is_that_of_the_rows() -> None:
     assert "turn" not in measure.how_measured([1024]).split(";")[0] and "sustained" in measure.how_measured([1024])
     assert "sustained" not in measure.how_measured([1, 64])
+
+
+@pytest.mark.parametrize(
+    ("words", "backend", "status", "expected"),
+    [
+        ("", "auto", DeviceStatus.READY, ("h100", "")),
+        ("--measure --chip h100", "auto", DeviceStatus.READY, ("h100", "")),
+        ("--no-measure", "auto", DeviceStatus.READY, ("h100", "--no-measure: nothing was to be measured.")),
+        ("--chip h20", "auto", DeviceStatus.READY, ("h20", "GPU is h100, and kernels are chosen for h20.")),
+        ("", "reference", DeviceStatus.READY, ("h200", "FP8GEMM_BACKEND asks for the reference.")),
+        ("", "auto", DeviceStatus.NO_GPU, ("h200", "none found")),
+        ("--measure --chip h20", "auto", DeviceStatus.READY, "--measure: expected the chip of the GPU; this machine's"),
+        ("--measure", "reference", DeviceStatus.READY, "--measure: FP8GEMM_BACKEND"),
+    ],
+)
+def test_what_is_measured_is_on_the_chip_of_the_page(
+    words: str, backend: str, status: DeviceStatus, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "conclude", lambda _: Diagnosis(status, "none found"))
+    monkeypatch.setattr(command, "device_chip", lambda _: CHIPS["h100"])
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    findings = SimpleNamespace(probed=None, settings=SimpleNamespace(backend=backend))
+    options = parser.parse_args(["--nk", "256x512", *words.split()])
+    if isinstance(expected, str):
+        with pytest.raises(fp8gemm.InputError, match=f"^{expected}"):
+            command._target(options, findings)
+    else:
+        chip, unmeasured = command._target(options, findings)
+        assert chip.name == expected[0] and unmeasured.endswith(expected[1]) and bool(unmeasured) == bool(expected[1])
 
 
 def test_a_page_is_drawn_without_torch(tmp_path: Path) -> None:

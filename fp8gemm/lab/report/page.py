@@ -254,7 +254,7 @@ def _kernels(report: Report) -> Iterator[Element]:
         yield node("p", "No directory is in force: kernels live as long as a process.")
         return
     yield table(
-        ["directory", "state", "kernels, of all models", "size"],
+        ["directory", "state", "kernels", "size"],
         [[each.path, each.note or each.state, str(each.kernels), size_text(each.bytes)] for each in report.cache],
         words=2,
     )
