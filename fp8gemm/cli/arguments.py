@@ -146,17 +146,18 @@ def told(read: Callable[[str], _T]) -> Callable[[str], _T]:
 def add_chip(parser: argparse.ArgumentParser) -> None:
     """Declare ``--chip`` of a command that is about one."""
     parser.add_argument(
-        "--chip", type=told(named_chip), default="h200", metavar="NAME", help=f"{_CHIP_HELP}; default h200"
+        "--chip", type=told(named_chip), default="h200", metavar="NAME", help=f"{CHIP_HELP}; default h200"
     )
 
 
 def add_chips(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
     """Declare ``--chip`` of a command that is about several; nothing given is None."""
-    known = f"{_CHIP_HELP}, or all; may be repeated; default {','.join(default)}"
+    known = f"{CHIP_HELP}, or all; may be repeated; default {','.join(default)}"
     parser.add_argument("--chip", type=told(chip_names), action="extend", metavar="NAME,...", help=known)
 
 
-_CHIP_HELP = f"{', '.join(CHIPS)}, one with its SMs, as h200:60"
+CHIP_HELP = f"{', '.join(CHIPS)}, one with its SMs, as h200:60"
+"""What `--chip` may name, for its help."""
 
 
 def add_scaling(parser: argparse._ActionsContainer, more: str = "") -> None:

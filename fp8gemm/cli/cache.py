@@ -20,11 +20,10 @@ from fp8gemm.cache.manifest import Manifest
 from fp8gemm.cache.seal import find_problems, seal_layer
 from fp8gemm.cache.store import Layer, Store
 from fp8gemm.cli import cache_report as report
-from fp8gemm.cli.cache_report import size_text
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, note, tell, tell_json
 from fp8gemm.errors import CacheError, InputError
-from fp8gemm.quoting import counted, printable
+from fp8gemm.quoting import counted, printable, size_text
 
 EXAMPLE = "fp8gemm cache ls"
 

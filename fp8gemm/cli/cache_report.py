@@ -7,20 +7,10 @@ from typing import Any
 
 from fp8gemm.cache.eviction import Item, Removal
 from fp8gemm.cache.inventory import Inventory, Kernel
-from fp8gemm.quoting import counted, printable
+from fp8gemm.quoting import counted, printable, size_text
 
 _COLUMNS = "{:>10} {:>5} {:>6} {:>6} {:>6}  {:<8} {}"
 _DAMAGED, _SOUND = "damaged", "ok"
-
-
-def size_text(size: int) -> str:
-    """Bytes for people, in units of 1024."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1000:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def age_text(seconds: float) -> str:

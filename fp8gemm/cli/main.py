@@ -27,6 +27,7 @@ COMMANDS = {
     "warmup": "Compile every kernel that shapes or a model can need, ahead of time.",
     "cache": "List, verify, seal, move and empty directories of compiled kernels.",
     "explain": "Derive the tile config of a product, term by term, beside the runners-up.",
+    "report": "Draw one page about a model: its layers, their configs and times, a roofline, the kernels it needs.",
     "info": "Say what is installed, what this machine has, and whether kernels can run on it.",
     "doctor": "Judge what info finds: what is well, what is odd, what is in the way, and what mends it.",
     "tune": (

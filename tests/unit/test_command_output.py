@@ -20,6 +20,7 @@ DOCUMENTED = {
     "info": ["info"],
     "doctor": ["doctor", "--build"],
     "explain": ["explain", "64", "256", "512"],
+    "report": ["report", "--nk", "256x512", "--m", "8", "--max-m", "8", "--no-measure"],
     "warmup --list": ["warmup", "--nk", "128x128", "--max-m", "8", "--list"],
     "warmup --check": ["warmup", "--quantizers", "128", "--check"],
     "cache ls": ["cache", "ls"],
@@ -34,6 +35,7 @@ def test_json_is_all_of_standard_output_or_goes_to_a_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FP8GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
     code = cli.main([*DOCUMENTED[name], "--json"])
     printed = json.loads(capsys.readouterr().out)
     file = tmp_path / "new" / "out.json"
@@ -49,7 +51,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize("words", [["bench"], ["tune"]])
+@pytest.mark.parametrize("words", [["bench"], ["tune"], ["report", "--nk", "256x512", "--measure"]])
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_without_a_gpu_a_command_that_needs_one_ends_with_3(
     words: list[str], more: list[str], capsys: pytest.CaptureFixture[str]

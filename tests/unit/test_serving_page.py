@@ -65,7 +65,7 @@ def test_the_commands_parse(command: str) -> None:
 
 def test_the_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Those that are named without their command."""
-    for words in (["warmup"], *(["cache", action] for action in CACHE_ACTIONS)):
+    for words in (["warmup"], ["report"], *(["cache", action] for action in CACHE_ACTIONS)):
         with pytest.raises(SystemExit):
             cli._parser(words[0]).parse_args([*words, "--help"])
     known = set(re.findall(r"--[a-z][\w-]+", capsys.readouterr().out))
