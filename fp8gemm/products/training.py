@@ -58,7 +58,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     else:
         out = _output(_quantized(rows, by_rows=True).by_rows, weight, bias, rows.dtype)
-    return out.view(*x.shape[:-1], weight.shape[0])
+    if x.dim() == 2:
+        return out
+    # NOTE: no view to autograd, as torch's own layers return none: FSDP warns of one.
+    shaped: Tensor = torch.ops.aten._unsafe_view.default(out, (*x.shape[:-1], weight.shape[0]))
+    return shaped
 
 
 class _Both(NamedTuple):
