@@ -25,28 +25,10 @@ import fp8gemm
 from fp8gemm.lab.provenance import provenance
 from fp8gemm.lab.pyplot import load_pyplot
 
-WORDS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+WORDS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
 LETTERS = sorted(set(" .plus is" + "".join(WORDS)))
 HIDDEN, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 2, 64, 16
 RATE, SMOOTHED = 2e-3, 20
@@ -152,7 +134,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the losses; needs matplotlib")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every loss")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device, code = "cuda" if torch.cuda.is_available() else "cpu", provenance()  # of now: it may change meanwhile
     torch.manual_seed(options.seed)
     start = Model().to(device)
     texts, held_out = (batches(count, device, options.seed + at) for at, count in enumerate((options.steps, 8)))
@@ -166,7 +148,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if device == "cuda" else "a CPU, FP8 by the reference",
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
-        **provenance(),
+        **code,
         "seed": options.seed,
         "steps": options.steps,
         "tokens": BATCH * CONTEXT,

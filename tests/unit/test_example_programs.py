@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,8 +18,9 @@ RUN_ELSEWHERE = {"serve_tp.py"}
 """In tests/distributed."""
 
 
-def said(name: str, cache: Path) -> str:
-    words, variables = [sys.executable, str(ROOT / "examples" / name)], environment(FP8GEMM_CACHE_DIR=str(cache))
+def said(name: str, cache: Path, *options: str) -> str:
+    words = [sys.executable, str(ROOT / "examples" / name), *options]
+    variables = environment(FP8GEMM_CACHE_DIR=str(cache))
     ran = subprocess.run(words, capture_output=True, text=True, env=variables, cwd=cache, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -42,6 +44,21 @@ def test_a_server_answers_every_request_without_compiling(tmp_path: Path) -> Non
     ]
 
 
+def test_a_model_learns_as_much_with_fp8_products_as_in_bfloat16(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    written, drawn = tmp_path / "loss.json", tmp_path / "loss.png"
+    last = said(
+        "training_step.py", tmp_path, "--steps", "8", "--json", str(written), "--plot", str(drawn)
+    ).splitlines()[-1]
+    result = json.loads(written.read_text())
+    for losses in result["losses"].values():
+        assert len(losses) == 8 and losses[-1] < 0.8 * losses[0]
+    exact, bf16, fp8 = (result["unseen"][form] for form in ("float32", "bfloat16", "fp8"))
+    assert f"fp8 {fp8:.4f}" in last and abs(fp8 / exact - 1) < 0.02 and abs(bf16 / exact - 1) < 0.01
+    assert result["losses"]["fp8"] != result["losses"]["bfloat16"], "nothing was FP8"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_program_is_run_by_a_test() -> None:
     programs = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
-    assert programs == {*MOST_PERCENT, *RUN_ELSEWHERE, "cuda_graph_server.py"}
+    assert programs == {*MOST_PERCENT, *RUN_ELSEWHERE, "cuda_graph_server.py", "training_step.py"}
