@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         quantize_weight,
         quantize_with_transpose,
     )
+    from fp8gemm.products.training import linear
     from fp8gemm.scales import to_mn_major
     from fp8gemm.tuning.grouped import enumerate_grouped_configs
     from fp8gemm.tuning.select import enumerate_configs, select
@@ -60,6 +61,7 @@ __all__ = [
     "gemm_k_grouped",
     "gemm_masked",
     "include_dir",
+    "linear",
     "nn",
     "ops",
     "plan",
@@ -98,6 +100,7 @@ _NAMES = {
         "quantize_weight",
         "quantize_with_transpose",
     ),
+    "fp8gemm.products.training": ("linear",),
     "fp8gemm.scales": ("to_mn_major",),
     "fp8gemm.tuning.grouped": ("enumerate_grouped_configs",),
     "fp8gemm.tuning.select": ("enumerate_configs", "select"),

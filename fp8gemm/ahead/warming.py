@@ -110,14 +110,15 @@ def warmup(
     """Compile every kernel that will be asked for, and nothing else. Needs no GPU and no driver.
 
     Args:
-        what: a model, whose `Fp8Linear` and `Fp8Experts` say what they will ask for, on "meta" too; or (N, K) of
-            weights, for layers and for `fp8gemm.gemm`, or (G, N, K) of groups, for `fp8gemm.gemm_grouped` and
-            `fp8gemm.gemm_masked`.
-        max_m: the most rows, of groups those of a typical one; by default what each layer was made for, or 16384.
+        what: a model, whose `Fp8Linear`, `Fp8TrainingLinear` and `Fp8Experts` say what they will ask for, on "meta"
+            too; or (N, K) of weights, for layers and for `fp8gemm.gemm`, or (G, N, K) of groups, for
+            `fp8gemm.gemm_grouped` and `fp8gemm.gemm_masked`.
+        max_m: the most rows, of groups those of a typical one; by default what each layer was made for, or 16384. Of
+            layers that are trained the rows of a step: gradients of weights are made ready for that number alone.
         chips: names as in `fp8gemm.select`, or one of them, or "all"; by default that of the GPU on which a model is,
             else h200 and h100.
         out_dtype: of the outputs, and of activations that are quantised: bfloat16, float16 or float32, by name or as
-            torch's; a model's layers know theirs, its experts do not.
+            torch's; a model's layers know theirs, its experts and layers that are trained do not.
         epilogue: ``none``, ``c``, ``bias`` or ``c+bias``, each bfloat16 or as in ``bias:float32``; a model's layers
             know theirs.
         batch_invariant: as in `fp8gemm.gemm`; a model's layers know theirs.
@@ -127,7 +128,7 @@ def warmup(
         group: ranks that share the work. All of them must call this; each returns when all are done.
 
     Raises:
-        InputError: an argument is not as described, or the model has neither `Fp8Linear` nor `Fp8Experts`.
+        InputError: an argument is not as described, or the model has no layer of `fp8gemm.nn`.
         CacheError: something is not there, and no cache directory can be written.
         IncompleteWarmupError: in the end something is not there, as on a disk that is full; the others are ready.
         CompileError: a kernel could not be compiled; others are ready, and another call goes on from there.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fp8gemm.errors import InputError
 from fp8gemm.nn.linear import Fp8Linear
 from fp8gemm.nn.saving import HEAD, describe_when_saved
+from fp8gemm.nn.training import Fp8TrainingLinear
 from fp8gemm.quoting import quoted
 
 MIN_FEATURES = 512
@@ -97,15 +98,18 @@ def convert(
     skip: Sequence[str] = (),
     head: bool = False,
     min_features: int = MIN_FEATURES,
+    trainable: bool = False,
     max_m: int = 16384,
     batch_invariant: bool | None = None,
 ) -> Conversion:
-    """Replace the model's `torch.nn.Linear` layers by `Fp8Linear` ones, in place, each weight freed as it goes.
+    """Replace the model's `torch.nn.Linear` layers by `Fp8Linear` ones, in place, each weight freed as it goes; with
+    ``trainable`` by `Fp8TrainingLinear` ones, which keep their parameters. What was trained so converts to the former.
 
     A layer that the model holds in several places is converted once and stays one. Left alone, and reported, are
     ``lm_head``, the head; layers that ``skip`` names; narrower or shorter than ``min_features``; with K no multiple of
-    16; of a class derived from `torch.nn.Linear`, which may do something else; whose weight another module holds too (a
-    tied head); and with hooks, which the new layer would lose. On "meta" the new layers wait for their values.
+    16, or with ``trainable`` N; of a class derived from `torch.nn.Linear`, which may do something else; whose weight
+    another module holds too (a tied head); and with hooks, which the new layer would lose. On "meta" the new layers
+    wait for their values.
 
     What ``save_pretrained`` of a model of transformers 5.17 or newer writes then has a ``quantization_config`` that
     says which layers are FP8, so that ``from_pretrained`` and `fp8gemm.integrations.transformers.load_quantized` load
@@ -119,7 +123,8 @@ def convert(
             the model is reported, and warned of.
         head: whether ``lm_head`` is converted as other layers are.
         min_features: the least N and the least K worth converting.
-        max_m, batch_invariant: as in `Fp8Linear`.
+        trainable: whether the new layers are for training.
+        max_m, batch_invariant: as in `Fp8Linear`; layers for training have neither.
 
     Returns:
         What was converted, what was not and why, and the bytes of it.
@@ -146,11 +151,15 @@ def convert(
     converted, skipped = [], []
     for held in tqdm(places, unit="layer", leave=False, disable=None):
         layer = held[0].layer
-        reason = _reason_to_leave(held, skip, head, min_features) or _tie(held, owners)
+        reason = _reason_to_leave(held, skip, head, min_features, trainable) or _tie(held, owners)
         if reason:
             skipped.append(SkippedLayer(held[0].name, reason))
             continue
-        new = Fp8Linear.from_linear(layer, max_m=max_m, batch_invariant=batch_invariant)
+        new: Fp8Linear | Fp8TrainingLinear
+        if trainable:
+            new = Fp8TrainingLinear.from_linear(layer)
+        else:
+            new = Fp8Linear.from_linear(layer, max_m=max_m, batch_invariant=batch_invariant)
         k, n = layer.in_features, layer.out_features
         converted.append(ConvertedLayer(held[0].name, k, n, _bytes(layer), _bytes(new)))
         for place in held:
@@ -189,17 +198,21 @@ def _places(model: nn.Module) -> list[list[_Place]]:
     return list(places.values())
 
 
-def _reason_to_leave(held: Sequence[_Place], skip: Sequence[str], head: bool, min_features: int) -> str | None:
+def _reason_to_leave(
+    held: Sequence[_Place], skip: Sequence[str], head: bool, min_features: int, trainable: bool
+) -> str | None:
     layer = held[0].layer
     for pattern in skip:
         if any(_matches(place.name, pattern) for place in held):
             return f"named by {pattern!r} in skip"
     if not head and any(_matches(place.name, HEAD) for place in held):
         return "it is the head, left unless head=True"
-    if type(layer) is not nn.Linear:
+    if type(layer) is not nn.Linear and (trainable or type(layer) is not Fp8TrainingLinear):
         return f"it is a {type(layer).__name__}, not exactly torch.nn.Linear"
     if layer.in_features % 16 or not layer.in_features:
         return "K is not a multiple of 16"
+    if trainable and layer.out_features % 16:
+        return "N is not a multiple of 16"
     if min(layer.in_features, layer.out_features) < min_features:
         return f"fewer than min_features = {min_features} features"
     if not layer.weight.is_floating_point() or layer.weight.element_size() not in (2, 4):

@@ -9,7 +9,18 @@ from pathlib import Path
 
 from result_tables.markdown import RESULTS, Result
 
-from result_plots import accuracy, bench, calibration, grouped, linear, model, small_m, sustained_clock, timeline
+from result_plots import (
+    accuracy,
+    bench,
+    calibration,
+    grouped,
+    linear,
+    model,
+    small_m,
+    sustained_clock,
+    timeline,
+    training,
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,7 @@ PLOTS = {
     "docs/plots/calibration-h200.png": Plot("calibration-h200.json", calibration.draw),
     "docs/plots/timeline-h200.png": Plot("timeline-h200.json", timeline.draw),
     "docs/plots/sustained-clock-h100.png": Plot("sustained-clock-h100.json", sustained_clock.draw),
+    "docs/plots/training-loss.png": Plot("training-loss-reference.json", training.draw),
 }
 """By path from the root."""
 

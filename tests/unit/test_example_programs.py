@@ -21,7 +21,7 @@ MOST_PERCENT = {"product.py": 4.5, "linear_layers.py": 4.0, "experts.py": 8.0}
 """Off what bfloat16 or float32 weights give: quantisation alone is 3.7 % on normal data."""
 RUN_ELSEWHERE = {"serve_tp.py"}
 """In tests/distributed."""
-RUN_HERE = {"cuda_graph_server.py", "hf_model.py", "read_the_trace.py"}
+RUN_HERE = {"cuda_graph_server.py", "hf_model.py", "read_the_trace.py", "training_step.py"}
 """Below."""
 
 
@@ -125,6 +125,21 @@ def test_a_program_says_how_it_is_run(name: str, request: pytest.FixtureRequest,
         request.getfixturevalue("transformers")
     text = said(name, tmp_path, "--help")
     assert f"    python examples/{name}" in text
+
+
+def test_a_model_learns_as_much_with_fp8_products_as_in_bfloat16(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    written, drawn = tmp_path / "loss.json", tmp_path / "loss.png"
+    last = said(
+        "training_step.py", tmp_path, "--steps", "8", "--json", str(written), "--plot", str(drawn)
+    ).splitlines()[-1]
+    result = json.loads(written.read_text())
+    for losses in result["losses"].values():
+        assert len(losses) == 8 and losses[-1] < 0.8 * losses[0]
+    exact, bf16, fp8 = (result["unseen"][form] for form in ("float32", "bfloat16", "fp8"))
+    assert f"fp8 {fp8:.4f}" in last and abs(fp8 / exact - 1) < 0.02 and abs(bf16 / exact - 1) < 0.01
+    assert result["losses"]["fp8"] != result["losses"]["bfloat16"], "nothing was FP8"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_program_is_run_by_a_test() -> None:
