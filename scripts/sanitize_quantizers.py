@@ -33,7 +33,7 @@ from fp8gemm.kernels.quantize import (  # noqa: E402
 )
 from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
 from fp8gemm.scales import block_count, mn_major_pitch  # noqa: E402
-from fp8gemm.sizes import K_STEP  # noqa: E402
+from fp8gemm.sizes import SCALE_BLOCK  # noqa: E402
 
 Upload = Callable[[Tensor], Tensor]
 
@@ -180,7 +180,7 @@ class TransposingQuantising(Quantising):
             upload: brings a tensor to the GPU, strides and all.
         """
         (values,) = self._inputs().values()
-        width = -(-self.m // K_STEP) * K_STEP
+        width = block_count(self.m) * SCALE_BLOCK
         outputs = [
             (upload(torch.full((rows, columns), 0x7F, dtype=torch.uint8)), upload(_poisoned_scales(rows, columns)))
             for rows, columns in ((self.m, self.k), (self.k, width))

@@ -27,7 +27,7 @@ from fp8gemm.kernels import quantize as quantize_family
 from fp8gemm.kernels import swap_ab as swap_ab_family
 from fp8gemm.products import calls, dense, operands, plans, quantizers
 from fp8gemm.products import linear as linear_plan
-from fp8gemm.reference import gemm_reference, quantize_blocks, quantize_rows
+from fp8gemm.reference import gemm_reference, quantize_blocks, quantize_rows, quantize_with_transpose
 from fp8gemm.scales import block_count, mn_major_pitch
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Addend, Scaling
@@ -165,6 +165,10 @@ def _quantise(request: KernelRequest, params: QuantizeParams) -> None:
     codes, scales = quantize_blocks(x) if of_blocks else quantize_rows(x)
     _write(params.codes, codes, (k, 1))
     _write(params.scales, scales, scales.stride() if of_blocks else (1, params.scales_pitch))
+    if request.family == "QuantizeWithTranspose":
+        *_, of_transpose, their_scales = quantize_with_transpose(x)
+        _write(params.transposed, of_transpose, of_transpose.stride())
+        _write(params.transposed_scales, their_scales, (1, params.transposed_pitch))
 
 
 def _multiply(config: dict[str, Any], block: ArgumentBlock) -> int:

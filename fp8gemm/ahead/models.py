@@ -20,7 +20,7 @@ from fp8gemm.ahead.kernels import (
 )
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.hints import MAX_M
-from fp8gemm.kernels.quantize import QuantizeSource
+from fp8gemm.kernels.quantize import QuantizeSource, quantizer_with_transpose
 from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
@@ -64,6 +64,7 @@ def demand_of_model(
     for layer in trained:
         problems += problems_of_training(layer, MAX_M if max_m is None else max_m, output)
         quantizers += row_quantizers(INPUTS[output], [QuantizeSource.PLAIN])
+        quantizers.append(quantizer_with_transpose(INPUTS[output]).request)
         quantizers += weight_quantizers(INPUTS[parse_output(layer.weight.dtype)]) + weight_quantizers(INPUTS[output])
     weights = [layer.weight for layer in layers] + [layer.weight for layer in trained]
     weights += [block.gate_up_proj for block in experts]

@@ -206,7 +206,7 @@ class QuantizeKernel:
             stream: the CUstream.
             summed: of x's shape and dtype, contiguous, if there is a residual.
             eps: of the norm.
-            transpose: codes (K, M rounded up to 16), contiguous, and MN-major scales of the transpose.
+            transpose: codes (K, M rounded up to 128), contiguous, and MN-major scales of the transpose.
         """
         arguments = Arguments(QuantizeParams)
         params = arguments.params

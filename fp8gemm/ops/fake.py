@@ -16,7 +16,7 @@ from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 from fp8gemm.checks.operands import check_product
 from fp8gemm.checks.quantizers import check_matrix, check_norm, check_quantized, check_residual, check_rows
 from fp8gemm.scales import block_count, mn_major_pitch
-from fp8gemm.sizes import K_STEP
+from fp8gemm.sizes import SCALE_BLOCK
 
 
 def _gemm(
@@ -75,7 +75,7 @@ def _quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
 def _quantize_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     check_matrix("x", x, shape="(M, K)")
     m, k = x.shape
-    transpose = x.new_empty((k, -(-m // K_STEP) * K_STEP))
+    transpose = x.new_empty((k, block_count(m) * SCALE_BLOCK))
     return *_quantised(x, None, k), *_quantised(transpose, None, transpose.shape[1])
 
 

@@ -107,9 +107,11 @@ def quantize_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Returns:
         `xq` (M, K) and `scales` (M, ceil(K/128)), those of `quantize_activation`; and of the transpose codes (K, M'),
-        M' being M rounded up to a multiple of 16, as K of a product is, with codes of zero in the columns behind M; and
-        scales (K, ceil(M/128)). Codes are float8_e4m3fn, contiguous; scales float32, MN-major. None requires a
-        gradient.
+        M' being M rounded up to a multiple of 128, with codes of zero in the columns behind M, and scales (K, M'/128).
+        Codes are float8_e4m3fn, contiguous; scales float32, MN-major. None requires a gradient.
+
+        A multiple of 16 would do for a product, of which M' is the K. But kernels are compiled for their K: of whole
+        blocks there are eight times fewer, where M varies, and none is slower, for kernels multiply whole blocks.
 
     Raises:
         InputError: a dtype, shape or stride other than these.

@@ -24,7 +24,7 @@ from fp8gemm.kernels.quantize import (
     warps_of_block,
 )
 from fp8gemm.scales import block_count, empty_mn_major, empty_mn_major_groups
-from fp8gemm.sizes import K_STEP
+from fp8gemm.sizes import SCALE_BLOCK
 
 ALIGNMENT = 16
 """Bytes that a lane loads at once: rows begin on multiples of it."""
@@ -93,10 +93,10 @@ def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_both_ways(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Codes and MN-major scales of ``x`` (M, K), and of its transpose with M rounded up to `K_STEP`."""
+    """Codes and MN-major scales of ``x`` (M, K), and of its transpose, M rounded up to whole blocks."""
     m, k = x.shape
     codes, scales = _empty(m, k, x.device)
-    transpose = _empty(k, -(-m // K_STEP) * K_STEP, x.device)
+    transpose = _empty(k, block_count(m) * SCALE_BLOCK, x.device)
     _run(_transposing_quantizer(x.dtype), aligned(x), codes, scales, transpose=transpose)
     return codes, scales, *transpose
 

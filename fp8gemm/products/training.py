@@ -18,9 +18,7 @@ from torch.autograd.function import once_differentiable
 from fp8gemm.checks.training import check_linear
 from fp8gemm.products.dense import gemm
 from fp8gemm.products.operands import contiguous_rows
-from fp8gemm.products.quantize import quantize_activation, quantize_weight
-from fp8gemm.scales import block_count
-from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.products.quantize import quantize_activation, quantize_weight, quantize_with_transpose
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -80,24 +78,13 @@ class _Both(NamedTuple):
 def _quantized(x: Tensor, *, by_rows: bool = False, by_columns: bool = False) -> _Both:
     """``x`` (M, K) quantised along K, along M, or both.
 
-    NOTE: the one place where the transposed codes are made, which a kernel that reads ``x`` once can take over.
+    NOTE: where only the latter is asked for, the former is made too: the kernel reads ``x`` once, and writes as much;
+    to transpose ``x`` ahead of `quantize_activation` would read and write all of it once more.
     """
-    rows = quantize_activation(contiguous_rows(x)) if by_rows else ()
-    columns = quantize_activation(_transposed_whole(x)) if by_columns and x.shape[0] else ()
-    return _Both(rows, columns)
-
-
-def _transposed_whole(x: Tensor) -> Tensor:
-    """``x`` (M, K) as (K, M), with zeros up to a whole block of M.
-
-    NOTE: a multiple of 16 would do. But kernels are compiled for their K, which M is here: with whole blocks there are
-    8 times fewer of them where M varies, and none is slower, for they multiply whole blocks anyway.
-    """
-    m, k = x.shape
-    transposed = x.new_empty((k, block_count(m) * SCALE_BLOCK))
-    transposed[:, :m] = x.t()
-    transposed[:, m:] = 0
-    return transposed
+    if by_columns and x.shape[0]:
+        both = quantize_with_transpose(contiguous_rows(x))
+        return _Both(both[:2] if by_rows else (), both[2:])
+    return _Both(quantize_activation(contiguous_rows(x)) if by_rows else (), ())
 
 
 def _output(a: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

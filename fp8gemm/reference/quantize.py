@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.scales import whole_blocks
-from fp8gemm.sizes import K_STEP, SCALE_BLOCK
+from fp8gemm.sizes import SCALE_BLOCK
 
 _E4M3_MAX = 448.0
 _SMALLEST_SCALE = 2.0**-126
@@ -43,8 +43,8 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def quantize_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`quantize_rows` of ``x`` (M, K), and of its transpose, of which zeros fill rows up to a multiple of 16."""
-    transpose = whole_blocks(x.T, 1, K_STEP)
+    """`quantize_rows` of ``x`` (M, K), and of its transpose, whose rows end with zeros, at a whole block."""
+    transpose = whole_blocks(x.T, 1, SCALE_BLOCK)
     return *quantize_rows(x), *quantize_rows(transpose)
 
 

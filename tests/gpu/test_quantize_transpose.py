@@ -72,7 +72,7 @@ def test_strided_rows_and_graph_capture(device, generator):
 def test_nothing_around_the_outputs_is_written_and_all_launches_give_the_same(device, generator):
     """Each into memory of its own that is poisoned, with as much before and behind it."""
     m, k = 1003, 656
-    width, blocks = -(-m // 16) * 16, (block_count(k), block_count(m))
+    width, blocks = -(-m // 128) * 128, (block_count(k), block_count(m))
     sizes = m * k, 4 * blocks[0] * mn_major_pitch(m), k * width, 4 * blocks[1] * mn_major_pitch(k)
     x = torch.randn(m, k, generator=generator, device=device).bfloat16()
     expected = quantize_with_transpose(x)

@@ -33,7 +33,7 @@ FAULTS = {
     ),
     "the transpose is read before it is written": ("__syncthreads();\n        store_transpose", "store_transpose"),
     "chunks of odd columns lie the other way round": ("swizzle % 2 == 0 ? chunks : ", "true ? chunks : "),
-    "rows of the transpose end where x does": ("ceil_div(params.rows, 16u) * 16", "params.rows"),
+    "rows of the transpose end where x does": ("ceil_div(params.rows, kBlockRows) * kBlockRows", "params.rows"),
     "a block's columns have its neighbour's scales": ("(block_row) * params.transposed_pitch", "(0) * 1"),
 }
 
@@ -47,7 +47,7 @@ def quantizers(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, Qu
 def run(quantize: Quantize, x: Tensor, seed: int = 1) -> tuple[str, list[Tensor]]:
     """What is wrong besides the result; and codes and scales, and those of the transpose, poisoned before."""
     m, k = x.shape
-    width = -(-m // 16) * 16
+    width = -(-m // 128) * 128
     codes, of_transpose = torch.full((m, k), 0x7F, dtype=torch.uint8), torch.full((k, width), 0x7F, dtype=torch.uint8)
     scales = empty_mn_major(m, block_count(k), device=x.device).fill_(math.nan)
     their_scales = empty_mn_major(k, block_count(m), device=x.device).fill_(math.nan)
@@ -102,10 +102,10 @@ def test_parts_are_those_of_a_matrix_alone() -> None:
     """The reference of both is that of each."""
     x = torch.randn(41, 144)
     codes, scales, of_transpose, their_scales = quantize_with_transpose(x)
-    alone, transposed = quantize_rows(x), quantize_rows(torch.nn.functional.pad(x.T, (0, 7)))
+    alone, transposed = quantize_rows(x), quantize_rows(torch.nn.functional.pad(x.T, (0, 87)))
     assert torch.equal(codes.view(torch.uint8), alone[0].view(torch.uint8)) and torch.equal(scales, alone[1])
     assert torch.equal(of_transpose.view(torch.uint8), transposed[0].view(torch.uint8))
-    assert torch.equal(their_scales, transposed[1]) and of_transpose.shape == (144, 48)
+    assert torch.equal(their_scales, transposed[1]) and of_transpose.shape == (144, 128)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

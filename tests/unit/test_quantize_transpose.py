@@ -36,7 +36,7 @@ def test_a_matrix_and_its_transpose_are_one_launch(m: int, dtype: torch.dtype, g
     )
     assert (params.transposed, params.transposed_scales) == (of_transpose.data_ptr(), their_scales.data_ptr())
     assert params.transposed_pitch == their_scales.stride(1) >= K
-    assert of_transpose.shape == (K, -(-m // 16) * 16) and of_transpose.is_contiguous()
+    assert of_transpose.shape == (K, -(-m // 128) * 128) and of_transpose.is_contiguous()
     assert their_scales.shape == (K, -(-m // 128)) and their_scales.stride(0) == 1
     assert (stream, grid, config.threads) == (STREAM, -(-m // 128) * -(-K // 128), 256)
 
@@ -52,7 +52,7 @@ def test_of_no_rows_there_is_no_transpose_to_be_launched(gpu: Gpu) -> None:
 def test_each_is_what_it_would_be_alone(m: int) -> None:
     x = torch.randn(m, K).bfloat16()
     found = quantize_with_transpose(x)
-    padded = torch.cat([x, x.new_zeros(-m % 16, K)])
+    padded = torch.cat([x, x.new_zeros(-m % 128, K)])
     alone = quantize_activation(x)
     transposed = quantize_activation(padded.T.contiguous()) if m else (torch.empty(K, 0), torch.empty(K, 0))
     for one, other in zip(found, (*alone, *transposed), strict=True):

@@ -179,7 +179,7 @@ def test_a_step_asks_for_no_other_kernels_than_its_warmup_made(
     ready = demand_of_model(frame, 300, "h200", OutputType(str(dtype).removeprefix("torch."))).requests
     for each, expected in zip(given, right, strict=True):
         assert same(step(layer, layer, *each), expected)
-    assert len(gpu.launches) == 2 * (3 + 6) and set(gpu.loads) <= set(ready)
+    assert len(gpu.launches) == 2 * (3 + 4) and set(gpu.loads) <= set(ready)
 
 
 def test_mixed_precision_finds_its_kernels_ready_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 // A matrix and its transpose to FP8, read once: one scale per row and 128 columns of each, written MN-major, which the
-// GEMM reads in place. Bits are the reference's. Of the transpose rows end with zeros, at a multiple of 16, since they are
-// the K of a product.
+// GEMM reads in place. Bits are the reference's. Rows of the transpose end with zeros, at a whole block.
 //
 // Warp roles
 //   all      a CTA has a 128x128 block: half a warp has 8 neighbouring rows of it, a lane 8 columns of each, an 8x8 square
@@ -137,10 +136,10 @@ private:
         }
     }
 
-    /// A row of the transpose has as many columns as x has rows, rounded up to 16.
+    /// A row of the transpose has as many columns as x has rows, rounded up to whole blocks.
     static FP8GEMM_DEVICE void store_transpose(const Params& params, uint32_t first_row, uint32_t first_col,
                                                const Transpose& transpose) {
-        const uint32_t width = ceil_div(params.rows, 16u) * 16;
+        const uint32_t width = ceil_div(params.rows, kBlockRows) * kBlockRows;
         const uint32_t pair = threadIdx.x % (kChunks / 2);
         const uint32_t row = first_row + pair * 2 * kValuesPerLane;
 #pragma unroll
@@ -148,7 +147,7 @@ private:
             const uint32_t c = pass * kColsOfPass + threadIdx.x / (kChunks / 2);
             const uint32_t swizzle = c / kValuesPerLane;
             const uint4 chunks = *reinterpret_cast<const uint4*>(&transpose[c][(2 * pair ^ swizzle) & ~1u]);
-            if (first_col + c < params.k && row < width) {
+            if (first_col + c < params.k) {
                 uint8_t* destination = params.transposed + static_cast<int64_t>(first_col + c) * width + row;
                 *reinterpret_cast<uint4*>(destination) =
                     swizzle % 2 == 0 ? chunks : uint4{chunks.z, chunks.w, chunks.x, chunks.y};
