@@ -20,7 +20,8 @@ RUN_ELSEWHERE = {"serve_tp.py"}
 
 def said(name: str, cache: Path, *options: str) -> str:
     words = [sys.executable, str(ROOT / "examples" / name), *options]
-    variables = environment(FP8GEMM_CACHE_DIR=str(cache))
+    # One thread, because small products on a machine that is busy wait for each other's threads.
+    variables = environment(FP8GEMM_CACHE_DIR=str(cache), OMP_NUM_THREADS="1")
     ran = subprocess.run(words, capture_output=True, text=True, env=variables, cwd=cache, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
