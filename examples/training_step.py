@@ -106,21 +106,19 @@ def train(model: nn.Module, form: str, texts: list[Tensor], held_out: list[Tenso
 
 
 def figure_of(result: dict[str, Any]) -> Any:
-    """Above the losses, below how far those of bfloat16 and FP8 are from float32's."""
+    """Above the losses, below how far those of bfloat16 and FP8 are from float32's, means of some steps."""
     figure, (above, below) = load_pyplot().subplots(2, sharex=True, figsize=(9, 7), layout="constrained")
-    smoothed = {}
-    for form, losses in result["losses"].items():
-        width = min(SMOOTHED, len(losses))
-        smoothed[form] = torch.tensor(losses).unfold(0, width, 1).mean(-1)
-        (line,) = above.plot(losses, alpha=0.25, linewidth=0.7)
-        above.plot(range(width - 1, len(losses)), smoothed[form], color=line.get_color(), label=form)
-        below.plot(range(width - 1, len(losses)), smoothed[form] - smoothed["float32"], color=line.get_color())
+    exact, window = torch.tensor(result["losses"]["float32"]), min(SMOOTHED, result["steps"])
+    for (form, losses), width in zip(result["losses"].items(), (4.0, 2.0, 0.7), strict=True):
+        (line,) = above.plot(losses, label=form, linewidth=width)
+        apart = (torch.tensor(losses) - exact).unfold(0, window, 1).mean(-1)
+        below.plot(range(window - 1, result["steps"]), apart, color=line.get_color())
     above.set_ylabel("loss, nats a letter")
     above.set_ylim(bottom=0)
     above.legend()
-    below.set_ylabel("difference from float32")
-    below.set_xlabel(f"step; thick lines are means of {SMOOTHED} steps")
     above.set_title(f"{result['parameters']} parameters, {result['tokens']} letters a step; {result['device']}")
+    below.set_ylabel(f"difference from float32, mean of {window} steps")
+    below.set_xlabel("step")
     for axes in (above, below):
         axes.grid(alpha=0.3)
     return figure

@@ -38,7 +38,7 @@ OF_ROOT = {
 }
 """Pages of the root, and what they are in the site."""
 API = {
-    "Products": ("fp8gemm", ("gemm", "plan", "Plan", "gemm_grouped", "gemm_masked", "gemm_k_grouped")),
+    "Products": ("fp8gemm", ("gemm", "plan", "Plan", "gemm_grouped", "gemm_masked", "gemm_k_grouped", "linear")),
     "Quantisers": (
         "fp8gemm",
         tuple(name for name in fp8gemm.__all__ if name.startswith("quantize_")) + ("to_mn_major",),

@@ -27,7 +27,8 @@ RUN_HERE = {"cuda_graph_server.py", "hf_model.py", "read_the_trace.py", "trainin
 
 def said(name: str, cache: Path, *options: str) -> str:
     words = [sys.executable, str(ROOT / "examples" / name), *options]
-    variables = environment(FP8GEMM_CACHE_DIR=str(cache), HF_HUB_OFFLINE="1")
+    # One thread, because small products on a machine that is busy wait for each other's threads.
+    variables = environment(FP8GEMM_CACHE_DIR=str(cache), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
     ran = subprocess.run(words, capture_output=True, text=True, env=variables, cwd=cache, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
