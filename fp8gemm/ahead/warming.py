@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.quoting import counted, quoted
+from fp8gemm.terminal.progress import bar
 from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.problem import parse_output
 
@@ -192,25 +192,23 @@ def make_ready(
     Raises:
         CacheError, CompileError: as `warmup`; but what is missing in the end is no error here.
     """
-    from tqdm import tqdm
-
     started = time.perf_counter() if started is None else started
     keys = keys_of(wanted.requests)
     if group is None and not again and not (presence := look(keys)).missing:
         return _told(wanted, presence, (), (), started)  # one look at each kernel, which is most of the time then
-    hidden = not (sys.stderr.isatty() if progress is None else progress)
+    hidden = None if progress is None else not progress
     # The policy is for those who serve: whoever asks for kernels to be compiled wants them compiled.
     with (
         settings.scope(jit="compile"),
-        tqdm(total=len(keys), unit=" kernels", desc="warmup", disable=hidden, file=sys.stderr) as bar,
+        bar(len(keys), "kernels", "warmup", hidden=hidden) as shown,
     ):
 
         def made(artifact: Artifact) -> None:
-            bar.update()
+            shown.update()
 
         def make(some: Sequence[str], *, fresh: bool) -> list[Artifact]:
             todo = some if fresh else [each.key for each in look({key: keys[key] for key in some}).missing]
-            bar.update(len(some) - len(todo))
+            shown.update(len(some) - len(todo))
             if todo:
                 require_writable_directory()
                 forget(todo)  # what an earlier call could not write is in memory, and would stay there alone

@@ -20,6 +20,7 @@ from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.labels import EXPECTED, parse_label
 from fp8gemm.lab.provenance import circumstances
+from fp8gemm.terminal.progress import bar
 
 if TYPE_CHECKING:
     import torch
@@ -203,18 +204,16 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]
 
 def _swept(options: argparse.Namespace, device: DeviceInfo, mode: Mode[Any, Any], seed: int) -> Sweep[Any, Any]:
     import torch
-    from tqdm import tqdm
 
     heading = {"gpu": device.name, **circumstances(device), "seed": seed, **mode.heading}
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     for name, reason in mode.skipped.items():
         note(f"{name} skipped: {reason}")
 
-    # None: no bar where the output is no terminal.
-    with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
+    with bar(len(mode.shapes), "shapes") as progress:
         told, budget = replace(mode, heading=heading), options.budget_seconds
-        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=bar.write)
-        sweep.run(advance=bar.update)
+        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=progress.write)
+        sweep.run(advance=progress.update)
     return sweep
 
 

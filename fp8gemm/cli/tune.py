@@ -38,6 +38,8 @@ from fp8gemm.lab.tune.output import Output
 from fp8gemm.lab.tune.results import Results, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
 from fp8gemm.quoting import counted
+from fp8gemm.terminal.progress import bar
+from fp8gemm.terminal.screen import screen
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
@@ -182,7 +184,7 @@ def _tune(options: argparse.Namespace, tuner: Tuner, heading: dict[str, Any]) ->
     _measure(work, tuner, output, options)
     summary = report.Summary.of(output.rows)
     left_out = len(work) - len(output.rows)
-    tell(options, f"\n{summary}")
+    tell(options, screen().fill(f"\n{summary}"))
     if left_out:
         note(f"{counted(left_out, 'shape')} left out, the budget was used up")
     tell_json(options, {**heading, **report.as_json(output.rows, summary), "left_out": left_out})
@@ -231,8 +233,6 @@ def chosen_shapes(options: argparse.Namespace, seed: int) -> list[Shape]:
 
 def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, options: argparse.Namespace) -> None:
     """Every shape that the budget allows, each written and printed as soon as it is there."""
-    from tqdm import tqdm
-
     from fp8gemm.kernels.catalogue import kernel_request
     from fp8gemm.lab.bench.deep_gemm_ahead import compile_deep_gemm
     from fp8gemm.lab.tune.ahead import Ahead
@@ -245,12 +245,12 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
     missing = [row.missing([*each.candidates, *options.peers]) for row, each in zip(known, work, strict=True)]
     compile_deep_gemm([each.shape for each, names in zip(work, missing, strict=True) if report.DEEP_GEMM in names])
     start = time.monotonic()
-    # None: no bar where standard error is no terminal.
-    bar = tqdm(total=len(work), unit="shape", leave=False, disable=None)
-    emit = (lambda text: None) if prints_json(options) else bar.write
-    emit(report.header())
+    progress = bar(len(work), "shapes")
+    emit = (lambda text: None) if prints_json(options) else progress.write
+    table = report.RowTable()
+    emit(table.header())
     wanted = (request for pair in zip(work, missing, strict=True) for request in requests(*pair))
-    with bar, Ahead(wanted) as ahead:
+    with progress, Ahead(wanted) as ahead:
         for each, row, names in zip(work, known, missing, strict=True):
             if options.budget_seconds is not None and time.monotonic() - start > options.budget_seconds:
                 break
@@ -264,8 +264,8 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
                     output.results.add(merged(row, {}, {}, {error.label: str(error)}))
                     raise
                 row = merged(row, measured.us, measured.peers, measured.failed)
-            emit(report.line(output.finish(row, each)))
-            bar.update()
+            emit(table.line(output.finish(row, each)))
+            progress.update()
 
 
 def _how(options: argparse.Namespace) -> str:

@@ -34,6 +34,7 @@ from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.kernels.recording import recorded
 from fp8gemm.quoting import quoted, quoted_path
 from fp8gemm.sizes import MAX_NORM_K
+from fp8gemm.terminal.screen import screen
 from fp8gemm.tuning.grouped import GROUPINGS, parse_grouping
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, AnyProblem, GroupedProblem
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, parse_epilogue, parse_output
@@ -161,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
             done = check_ready(wanted, started=started)
         else:
             done = make_ready(wanted, jobs=options.jobs, again=options.recompile, started=started)
-    tell(options, str(done))
+    tell(options, screen().fill(str(done)))
     tell_json(options, done.as_json())
     if done.missing:
         note(f"fp8gemm: {done.lack()}")

@@ -156,7 +156,7 @@ def test_lines_for_people(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:
     words = f"tune --grouped {GROUPS}x{N}x{K} --m 4,{M} --layout contiguous --candidates 1 --measure-ms 0.01"
     assert cli.main(words.split()) == 0
     text = capsys.readouterr().out.splitlines()
-    assert text[1].startswith("layout     groups ") and len([line for line in text if line.startswith("contig")]) == 2
+    assert text[2].startswith("layout     groups ") and len([line for line in text if line.startswith("contig")]) == 2
     assert text[-1].startswith("2 shapes: the choice costs 0.00%")
     assert cli.main([*words.split(), "--budget-seconds", "0"]) == 0
     assert "2 sizes of groups left out" in capsys.readouterr().out
