@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
-from fp8gemm.cli.arguments import listed, one_of, parse_m, parse_nk, parse_positive
+from fp8gemm.cli.arguments import listed, parse_m, parse_nk, parse_positive, several_of
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, apart, json_file, lacks_gpu, note, tell_json
 from fp8gemm.errors import InputError
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--regime",
-        type=listed(parse_regime),
+        type=listed(parse_regime, (each.value for each in Regime)),
         metavar="NAME,...",
         help=f"turn: peers take turns of a few milliseconds; burst: each alone after a pause; sustained: each alone "
         f"for {ALONE_S:g} s; default turn below {ALONE_FROM} rows, then burst,sustained",
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     beside.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
     beside.add_argument(
         "--peers",
-        type=listed(one_of(OTHERS)),
+        type=several_of(OTHERS),
         default=(),
         metavar="NAME,...",
         help=f"of other libraries' products these alone, of {', '.join(OTHERS)}",

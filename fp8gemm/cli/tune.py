@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm.cli.arguments import (
+    Words,
     grouped_layers,
     listed,
-    one_of,
     parse_count_or_all,
     parse_m,
     parse_nk,
     parse_positive,
     random_count,
+    several_of,
     shapes,
-    told,
 )
 from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK
 from fp8gemm.cli.exits import Exit
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layout",
-        type=layouts,
+        type=Words(layouts, tuple(each.value for each in LAYOUTS), several=True),
         default=LAYOUTS,
         metavar="NAME,...",
         help="of --grouped: contiguous, masked; default both",
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"time these beside them, candidates or not: {EXPECTED}",
     )
     peers = f"time others' kernels beside them, of {', '.join(report.PEERS)}"
-    parser.add_argument("--peers", type=listed(one_of(report.PEERS)), default=(), metavar="NAME,...", help=peers)
+    parser.add_argument("--peers", type=several_of(report.PEERS), default=(), metavar="NAME,...", help=peers)
     parser.add_argument("--results", type=Path, metavar="PATH", help="write every timing here; go on where it ends")
     parser.add_argument(
         "--table",
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=parse_positive, default=3, help="measurements per candidate, default 3")
     parser.add_argument(
         "--regime",
-        type=told(parse_regime),
+        type=Words(parse_regime, tuple(each.value for each in Regime)),
         default=Regime.TURN,
         metavar="NAME",
         help="turn: candidates take turns; burst: each alone after a pause; sustained: each alone for "

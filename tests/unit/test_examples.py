@@ -37,7 +37,7 @@ def test_the_example_works(words: list[str], place: Path, capsys: pytest.Capture
     asked = example(words, capsys)
     assert asked[: len(words)] == words
     if words[0] in NEED_A_GPU:
-        options = cli._parser(words[0]).parse_args(asked)
+        options = cli.command_parser(words[0]).parse_args(asked)
         assert options.run is not None
         return
     if words == ["cache", "import"]:
