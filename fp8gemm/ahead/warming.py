@@ -67,7 +67,7 @@ class Warmup:
     def __str__(self) -> str:
         ready = self.kernels - len(self.missing)
         return (
-            f"{self._counted(ready)} ready in {self.directory}: {self._multiply()}, {self.quantizers} that quantise\n"
+            f"{self._counted(ready)} ready in {self.directory}: {self._multiply()}, {self._quantise()}\n"
             f"{self.compiled} compiled, {self.hits} found, {self.bytes / 2**20:.1f} MiB, {self.seconds:.1f} s"
         )
 
@@ -81,7 +81,11 @@ class Warmup:
         products = self.kernels - self.quantizers
         of_chips = ", ".join(f"{count} for {chip}" for chip, count in self.chips.items())
         shared = "; some for both" if len(self.chips) == 2 else "; some for several"
-        return f"{products} that multiply ({of_chips}{shared if sum(self.chips.values()) > products else ''})"
+        verb = "multiplies" if products == 1 else "multiply"
+        return f"{products} that {verb} ({of_chips}{shared if sum(self.chips.values()) > products else ''})"
+
+    def _quantise(self) -> str:
+        return f"{self.quantizers} that quantise{'s' if self.quantizers == 1 else ''}"
 
     def lack(self) -> str:
         """What is missing, in one line that names the first few."""
@@ -164,6 +168,8 @@ def _shapes_of(what: object) -> list[tuple[int, ...]]:
     if not isinstance(what, Iterable):
         raise InputError(f"what: expected a model, or a list of (N, K) and (G, N, K), got {quoted(what)}")
     shapes = list(what)
+    if not shapes:
+        raise InputError("what: expected at least one (N, K) of a weight or (G, N, K) of groups, got none")
     for shape in shapes:
         sizes = shape if isinstance(shape, (tuple, list)) else ()
         if len(sizes) not in (2, 3) or any(type(size) is not int for size in sizes):

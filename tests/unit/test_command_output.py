@@ -43,6 +43,33 @@ def test_json_is_all_of_standard_output_or_goes_to_a_file(
     assert type(written) is type(printed) and (isinstance(written, list) or written.keys() == printed.keys())
 
 
+def test_values_of_kernels_are_words_and_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FP8GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    words = [
+        "warmup",
+        "--nk",
+        "128x128",
+        "--max-m",
+        "8",
+        "--chip",
+        "h200",
+        "--calls",
+        "gemm",
+        "--epilogue",
+        "none,bias",
+    ]
+    assert cli.main(words) == 0 and capsys.readouterr()
+    assert cli.main(["cache", "ls", "--json"]) == 0
+    configs = [
+        kernel["config"] for each in json.loads(capsys.readouterr().out)["directories"] for kernel in each["kernels"]
+    ]
+    assert {config["bias"] for config in configs if "bias" in config} == {"none", "bfloat16"}
+    texts = {value for config in configs for value in config.values() if isinstance(value, str)}
+    assert texts and not [text for text in texts if "." in text], "no value is Python's name of it"
+
+
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "diagnose", lambda index=0: Diagnosis(DeviceStatus.NO_GPU, "no GPU here"))
