@@ -38,7 +38,7 @@ from fp8gemm.lab.tune.output import Output
 from fp8gemm.lab.tune.results import Results, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
 from fp8gemm.quoting import counted
-from fp8gemm.terminal.progress import bar
+from fp8gemm.terminal.progress import bar, print_above
 from fp8gemm.terminal.screen import screen
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
@@ -171,7 +171,7 @@ def _tune(options: argparse.Namespace, tuner: Tuner, heading: dict[str, Any]) ->
             tuner,
             heading["seed"],
             budget_seconds=options.budget_seconds,
-            emit=lambda text: tell(options, text),
+            emit=(lambda text: None) if prints_json(options) else print_above,
         )
         tell_json(options, {**heading, **document})
         return Exit.FAILED if summary.failed else Exit.DONE

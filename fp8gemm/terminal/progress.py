@@ -54,6 +54,13 @@ def bar(total: int | None, unit: str, description: str = "", *, hidden: bool | N
     return progress
 
 
+def print_above(text: str) -> None:
+    """Print a line of the results, on standard output, above whatever bars are shown."""
+    from tqdm import tqdm
+
+    tqdm.write(text)
+
+
 def over(items: Sequence[_T], unit: str, description: str = "") -> Iterator[_T]:
     """Each of these in turn, under a bar."""
     with bar(len(items), unit, description) as progress:

@@ -162,6 +162,21 @@ def test_lines_for_people(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 sizes of groups left out" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_bar_is_on_standard_error_and_results_are_not(
+    more: list[str], gpu: Gpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"tune --grouped {GROUPS}x{N}x{K} --m 4,{M} --layout contiguous --candidates 1 --measure-ms 0.01"
+    assert cli.main([*words.split(), *more]) == 0
+    alone = capsys.readouterr()
+    assert "ETA" not in alone.err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert cli.main([*words.split(), *more]) == 0
+    told = capsys.readouterr()
+    assert "1/2 sizes of groups [" in told.err and "ETA 0" in told.err
+    assert "ETA" not in told.out and told.out.count("\n") == alone.out.count("\n")
+
+
 def test_candidates_are_the_first_and_some_of_the_other_orientation() -> None:
     for m, swapped in ((2, True), (512, False)):
         (work,) = plan_grouped([(32, 4096, 7168)], [m], [Grouping.MASKED], H200, 2)
