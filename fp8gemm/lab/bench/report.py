@@ -60,7 +60,7 @@ class ProductTable:
 
     def __init__(self, ours: str, others: Sequence[str], products: int = 1) -> None:
         self.ours, self.others, self.products = ours, others, products
-        times = tuple(Column(name, 12) for name in (ours, *others))
+        times = tuple(Column(name, 9) for name in (ours, *others))
         groups = [Group((*SIZES, Column("regime", 9, left=True)))]
         groups += [Group((*times, Column("TFLOPS", 7)), "microseconds per call")]
         groups += [Group(times[1:], f"speed of {ours} relative to")] if others else []
