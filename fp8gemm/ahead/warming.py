@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.quoting import counted, quoted
+from fp8gemm.terminal.progress import bar
 from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.problem import parse_output
 
@@ -67,7 +67,7 @@ class Warmup:
     def __str__(self) -> str:
         ready = self.kernels - len(self.missing)
         return (
-            f"{self._counted(ready)} ready in {self.directory}: {self._multiply()}, {self.quantizers} that quantise\n"
+            f"{self._counted(ready)} ready in {self.directory}: {self._multiply()}, {self._quantise()}\n"
             f"{self.compiled} compiled, {self.hits} found, {self.bytes / 2**20:.1f} MiB, {self.seconds:.1f} s"
         )
 
@@ -81,7 +81,11 @@ class Warmup:
         products = self.kernels - self.quantizers
         of_chips = ", ".join(f"{count} for {chip}" for chip, count in self.chips.items())
         shared = "; some for both" if len(self.chips) == 2 else "; some for several"
-        return f"{products} that multiply ({of_chips}{shared if sum(self.chips.values()) > products else ''})"
+        verb = "multiplies" if products == 1 else "multiply"
+        return f"{products} that {verb} ({of_chips}{shared if sum(self.chips.values()) > products else ''})"
+
+    def _quantise(self) -> str:
+        return f"{self.quantizers} that quantise{'s' if self.quantizers == 1 else ''}"
 
     def lack(self) -> str:
         """What is missing, in one line that names the first few."""
@@ -165,6 +169,8 @@ def _shapes_of(what: object) -> list[tuple[int, ...]]:
     if not isinstance(what, Iterable):
         raise InputError(f"what: expected a model, or a list of (N, K) and (G, N, K), got {quoted(what)}")
     shapes = list(what)
+    if not shapes:
+        raise InputError("what: expected at least one (N, K) of a weight or (G, N, K) of groups, got none")
     for shape in shapes:
         sizes = shape if isinstance(shape, (tuple, list)) else ()
         if len(sizes) not in (2, 3) or any(type(size) is not int for size in sizes):
@@ -193,25 +199,23 @@ def make_ready(
     Raises:
         CacheError, CompileError: as `warmup`; but what is missing in the end is no error here.
     """
-    from tqdm import tqdm
-
     started = time.perf_counter() if started is None else started
     keys = keys_of(wanted.requests)
     if group is None and not again and not (presence := look(keys)).missing:
         return _told(wanted, presence, (), (), started)  # one look at each kernel, which is most of the time then
-    hidden = not (sys.stderr.isatty() if progress is None else progress)
+    hidden = None if progress is None else not progress
     # The policy is for those who serve: whoever asks for kernels to be compiled wants them compiled.
     with (
         settings.scope(jit="compile"),
-        tqdm(total=len(keys), unit=" kernels", desc="warmup", disable=hidden, file=sys.stderr) as bar,
+        bar(len(keys), "kernels", "warmup", hidden=hidden) as shown,
     ):
 
         def made(artifact: Artifact) -> None:
-            bar.update()
+            shown.update()
 
         def make(some: Sequence[str], *, fresh: bool) -> list[Artifact]:
             todo = some if fresh else [each.key for each in look({key: keys[key] for key in some}).missing]
-            bar.update(len(some) - len(todo))
+            shown.update(len(some) - len(todo))
             if todo:
                 require_writable_directory()
                 forget(todo)  # what an earlier call could not write is in memory, and would stay there alone

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from fp8gemm.ahead.grouped import SERVED
-from fp8gemm.cli.arguments import add_scaling, grouped_layers, listed, norm_depth, parse_m, parse_nk, parse_positive
+from fp8gemm.cli.arguments import (
+    Words,
+    add_scaling,
+    grouped_layers,
+    listed,
+    norm_depth,
+    parse_m,
+    parse_nk,
+    parse_positive,
+)
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.quoting import quoted
@@ -65,7 +74,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--layout",
-        type=_layouts,
+        type=Words(_layouts, (*(each.value for each in GROUPINGS), "all", "none"), several=True),
         default=SERVED,
         metavar="NAME,...",
         help="of groups: contiguous, masked, columns (gradients of the weights), all, or none; default the first two",
@@ -73,27 +82,27 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--merged", action="store_true", help="q, k, v and gate, up of --model as one layer each")
     how.add_argument(
         "--out-dtype",
-        type=listed(parse_output),
+        type=listed(parse_output, (each.value for each in OutputType)),
         default=(OutputType.BFLOAT16,),
         metavar="TYPE,...",
         help="default bfloat16",
     )
     how.add_argument(
         "--norm-weights",
-        type=listed(parse_output),
+        type=listed(parse_output, (each.value for each in OutputType)),
         default=(),
         metavar="TYPE,...",
         help="of norms, default that of what is normed",
     )
     how.add_argument(
         "--epilogue",
-        type=listed(_epilogue),
+        type=listed(_epilogue, ("none", "c", "bias", "c+bias")),
         metavar="TERMS,...",
         help="none, c, bias, c+bias, or with types, as c:float32+bias; by default none, and of --model what it has",
     )
     how.add_argument(
         "--calls",
-        type=listed(_call),
+        type=listed(_call, _CALLS),
         default=tuple(_CALLS.values()),
         metavar="WHO,...",
         help="layer (nn.Fp8Linear, plans with static weights), gemm (everything else); default both",

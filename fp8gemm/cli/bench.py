@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
-from fp8gemm.cli.arguments import listed, one_of, parse_m, parse_nk, parse_positive
+from fp8gemm.cli.arguments import listed, parse_m, parse_nk, parse_positive, several_of
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, apart, json_file, lacks_gpu, note, tell_json
 from fp8gemm.errors import InputError
@@ -20,6 +20,7 @@ from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.labels import EXPECTED, parse_label
 from fp8gemm.lab.provenance import circumstances
+from fp8gemm.terminal.progress import bar
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--regime",
-        type=listed(parse_regime),
+        type=listed(parse_regime, (each.value for each in Regime)),
         metavar="NAME,...",
         help=f"turn: peers take turns of a few milliseconds; burst: each alone after a pause; sustained: each alone "
         f"for {ALONE_S:g} s; default turn below {ALONE_FROM} rows, then burst,sustained",
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     beside.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
     beside.add_argument(
         "--peers",
-        type=listed(one_of(OTHERS)),
+        type=several_of(OTHERS),
         default=(),
         metavar="NAME,...",
         help=f"of other libraries' products these alone, of {', '.join(OTHERS)}",
@@ -203,18 +204,16 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]
 
 def _swept(options: argparse.Namespace, device: DeviceInfo, mode: Mode[Any, Any], seed: int) -> Sweep[Any, Any]:
     import torch
-    from tqdm import tqdm
 
     heading = {"gpu": device.name, **circumstances(device), "seed": seed, **mode.heading}
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     for name, reason in mode.skipped.items():
         note(f"{name} skipped: {reason}")
 
-    # None: no bar where the output is no terminal.
-    with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
+    with bar(len(mode.shapes), "shapes") as progress:
         told, budget = replace(mode, heading=heading), options.budget_seconds
-        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=bar.write)
-        sweep.run(advance=bar.update)
+        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=progress.write)
+        sweep.run(advance=progress.update)
     return sweep
 
 

@@ -18,6 +18,7 @@ from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.driver.device import conclude, dotted
 from fp8gemm.installed import installed_version
 from fp8gemm.jit.headers import include_dir
+from fp8gemm.terminal.table import Column, Group, Table
 
 EXAMPLE = "fp8gemm info --json"
 
@@ -84,8 +85,9 @@ def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
         *((field.name, setting_text(getattr(now, field.name))) for field in fields(now)),
         *(("deep_gemm", line) for line in (_who_has_what(deep_gemm) if deep_gemm else ())),
     ]
+    table = Table(Group((Column(width=15, left=True), Column(width=24, left=True))))
     for name, value in facts:
-        yield f"{name:<15} {value}"
+        yield table.line(name, str(value))
 
 
 def _driver(findings: Findings) -> Part:

@@ -14,7 +14,7 @@ from typing import Any
 from fp8gemm import __version__, settings
 from fp8gemm.ahead.kernels import chips_named
 from fp8gemm.ahead.warming import check_ready
-from fp8gemm.cli.arguments import CHIP_HELP, parse_m, told
+from fp8gemm.cli.arguments import CHIP_HELP, Words, parse_m
 from fp8gemm.cli.asked import Asked, asked_for
 from fp8gemm.cli.asked_words import add_asked, words_of
 from fp8gemm.cli.exits import Exit
@@ -32,7 +32,7 @@ from fp8gemm.lab.report.layers import Layer, Point, merged
 from fp8gemm.lab.report.page import page
 from fp8gemm.quoting import counted, cut, printable, quoted_path
 from fp8gemm.tuning.grouped_problem import GroupedProblem
-from fp8gemm.tuning.hopper import Chip, chip_name, named_chip
+from fp8gemm.tuning.hopper import CHIPS, Chip, chip_name, named_chip
 from fp8gemm.tuning.problem import Grouping
 from fp8gemm.writing import obstacle, write_text
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--chip",
-        type=told(_one_chip),
+        type=Words(_one_chip, tuple(CHIPS)),
         metavar="NAME",
         help=f"{CHIP_HELP}; default that of this machine's Hopper GPU, else {DEFAULT_CHIP}",
     )

@@ -16,6 +16,7 @@ from fp8gemm.cli.asked_words import add_asked
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, note, tell, tell_json
 from fp8gemm.errors import CacheError
+from fp8gemm.terminal.screen import screen
 
 EXAMPLE = "fp8gemm warmup --nk 2112x7168 --max-m 64 --chip h200 --calls layer"
 
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             done = check_ready(wanted, started=started)
         else:
             done = make_ready(wanted, jobs=options.jobs, again=options.recompile, started=started)
-    tell(options, str(done))
+    tell(options, screen().fill(str(done)))
     tell_json(options, done.as_json())
     if done.missing:
         note(f"fp8gemm: {done.lack()}")

@@ -17,6 +17,9 @@ from fp8gemm.nn.linear import Fp8Linear
 from fp8gemm.nn.saving import HEAD, describe_when_saved
 from fp8gemm.nn.training import Fp8TrainingLinear
 from fp8gemm.quoting import quoted
+from fp8gemm.terminal.progress import over
+from fp8gemm.terminal.screen import PLAIN
+from fp8gemm.terminal.table import Column, Table, fitted
 
 MIN_FEATURES = 512
 """Below it a bfloat16 product takes about as long as a launch does, so that FP8 gains nothing; and what is so narrow is
@@ -75,7 +78,8 @@ class Conversion:
         groups: dict[tuple[int, int], list[ConvertedLayer]] = {}
         for layer in self.converted:
             groups.setdefault((layer.out_features, layer.in_features), []).append(layer)
-        rows = [("N x K", "layers", "MB before", "MB after")]
+        columns = Column("N x K", 16, left=True), Column("layers"), Column("MB before", 12), Column("MB after", 12)
+        rows = []
         for (n, k), layers in groups.items():
             before, after = (
                 sum(sizes) for sizes in zip(*((x.bytes_before, x.bytes_after) for x in layers), strict=True)
@@ -83,7 +87,8 @@ class Conversion:
             rows.append((f"{n} x {k}", str(len(layers)), _megabytes(before), _megabytes(after)))
         totals = _megabytes(self.bytes_before), _megabytes(self.bytes_after)
         rows.append(("whole model", str(len(self.converted)), *totals))
-        lines = [f"{row[0]:<16} {row[1]:>6} {row[2]:>12} {row[3]:>12}" for row in rows]
+        table = Table(fitted(columns, rows), on=PLAIN)
+        lines = [table.header(), *(table.line(*row) for row in rows)]
         for reason, count in Counter(layer.reason for layer in self.skipped).items():
             names = [layer.name for layer in self.skipped if layer.reason == reason]
             more = f" and {count - _MAX_NAMES} more" if count > _MAX_NAMES else ""
@@ -132,8 +137,6 @@ def convert(
     Raises:
         InputError: ``model`` is a linear layer itself, or ``skip`` is no sequence of strings; nothing was converted.
     """
-    from tqdm import tqdm
-
     if isinstance(model, nn.Linear):
         raise InputError("model: expected a module that holds layers, got a linear layer; use Fp8Linear.from_linear")
     if isinstance(skip, str):
@@ -149,7 +152,7 @@ def convert(
     places = _places(model)
     owners = _owners(model)
     converted, skipped = [], []
-    for held in tqdm(places, unit="layer", leave=False, disable=None):
+    for held in over(places, "layers", "convert"):
         layer = held[0].layer
         reason = _reason_to_leave(held, skip, head, min_features, trainable) or _tie(held, owners)
         if reason:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fp8gemm import settings
 from fp8gemm.cli import main as cli
 from fp8gemm.cli import profile
 from fp8gemm.cli.exits import Exit
@@ -30,11 +32,18 @@ DOCUMENTED = {
 """Commands that have something to tell without a GPU."""
 
 
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    """A cache directory of the test's own: by the settings, because the environment may have been read before."""
+    with settings.scope(cache_dirs=(tmp_path / "cache",)):
+        yield tmp_path / "cache"
+
+
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_json_is_all_of_standard_output_or_goes_to_a_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FP8GEMM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     code = cli.main([*DOCUMENTED[name], "--json"])
     printed = json.loads(capsys.readouterr().out)
@@ -43,6 +52,19 @@ def test_json_is_all_of_standard_output_or_goes_to_a_file(
     told, written = capsys.readouterr().out, json.loads(file.read_text())
     assert told and not told.startswith(("{", "[")), "people are told the same as ever"
     assert type(written) is type(printed) and (isinstance(written, list) or written.keys() == printed.keys())
+
+
+@pytest.mark.usefixtures("cache")
+def test_values_of_kernels_are_words_and_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["warmup", "--nk", "128x128", "--max-m", "8", "--chip", "h200", "--calls", "gemm"]
+    assert cli.main([*words, "--epilogue", "none,bias"]) == 0 and capsys.readouterr()
+    assert cli.main(["cache", "ls", "--json"]) == 0
+    configs = [
+        kernel["config"] for each in json.loads(capsys.readouterr().out)["directories"] for kernel in each["kernels"]
+    ]
+    assert {config["bias"] for config in configs if "bias" in config} == {"none", "bfloat16"}
+    texts = {value for config in configs for value in config.values() if isinstance(value, str)}
+    assert texts and not [text for text in texts if "." in text], "no value is Python's name of it"
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "frozen": set(),
     "writing": set(),
     "installed": set(),
+    "terminal": set(),
     "errors": set(),
     "reading": {"errors"},
     "settings": {"errors"},
@@ -35,21 +36,21 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("kernels", "checks", "ops", "reference", "jit", "tuning", "driver"),
         *("errors", "settings", "scales", "sizes"),
     },
-    "nn": {"products", "routing", "checks", "errors", "scales", "sizes"},
+    "nn": {"products", "routing", "checks", "errors", "scales", "sizes", "terminal"},
     "parallel": {"nn", "products", "ops", "routing", "checks", "errors", "scales", "sizes"},
     "integrations": {
         *("nn", "products", "checks", "driver"),
         *("errors", "installed", "scales", "settings", "sizes"),
     },
-    "ahead": {"nn", "kernels", "jit", "cache", "tuning", "errors", "settings", "sizes"},
+    "ahead": {"nn", "kernels", "jit", "cache", "tuning", "errors", "settings", "sizes", "terminal"},
     "fp8gemm": {"ahead", "nn", "products", "ops", "tuning", "jit", "errors", "scales"},
     "lab": {
         *("fp8gemm", "nn", "products", "kernels", "reference", "jit", "tuning", "driver"),
-        *("errors", "installed", "settings", "scales", "sizes"),
+        *("errors", "installed", "settings", "scales", "sizes", "terminal"),
     },
     "cli": {
         *("fp8gemm", "lab", "ahead", "integrations", "kernels", "jit", "cache", "tuning", "driver"),
-        *("errors", "installed", "settings", "sizes"),
+        *("errors", "installed", "settings", "sizes", "terminal"),
     },
     "__main__": {"cli"},
 }

@@ -12,7 +12,7 @@ import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import chain, linear
 from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers, config_peer
-from fp8gemm.lab.bench.report import Row, Shape, Table
+from fp8gemm.lab.bench.report import ProductTable, Row, Shape
 from fp8gemm.lab.bench.summary import Statement, Summary
 
 
@@ -40,9 +40,9 @@ class Suite:
         return self.peers[0].name
 
     @property
-    def table(self) -> Table:
+    def table(self) -> ProductTable:
         """How its rows are printed."""
-        return Table(self.ours, [peer.name for peer in self.peers[1:]], self.products)
+        return ProductTable(self.ours, [peer.name for peer in self.peers[1:]], self.products)
 
 
 def product_suite(
