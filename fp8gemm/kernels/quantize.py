@@ -39,6 +39,8 @@ _MASKED_ROWS = 4
 # rows are many and wide (8192x7168 47 us, 69 with two).
 _VECTORS, _MANY_VECTORS = 2, 4
 _FEW_ROWS, _MANY_ROWS, _WIDE = 128, 384, 4096
+NORM_ROWS = _FEW_ROWS + 1
+"""The M whose threads serve every M where the order of a row's sum of squares may not depend on it."""
 
 
 class QuantizeSource(Enum):

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import (
+    NORM_ROWS,
     Quantizer,
     QuantizeSource,
     norm_threads,
@@ -105,7 +107,8 @@ def quantize_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
     """Codes and MN-major scales of the RMS norm of ``x`` (+ ``residual``), and what was normed."""
     m, k = x.shape
     codes, scales = _empty(m, k, x.device)
-    quantizer = _norm_quantizer(k, x.dtype, weight.dtype, residual is not None, norm_threads(m, k))
+    threads = norm_threads(NORM_ROWS if settings.current().batch_invariant else m, k)
+    quantizer = _norm_quantizer(k, x.dtype, weight.dtype, residual is not None, threads)
     summed = x if residual is None else torch.empty((m, k), dtype=x.dtype, device=x.device)
     residual = None if residual is None else aligned(residual)
     _run(quantizer, aligned(x), codes, scales, residual=residual, weight=aligned(weight), summed=summed, eps=eps)

@@ -261,3 +261,16 @@ def test_rows_on_16_bytes_are_read_in_place() -> None:
     x = torch.ones(6, 400, dtype=BF16)
     for same in (x[:, 8 : K + 8], x[::2, :K], x[:1, :K].expand(6, K), x[:0], x.view(-1)[: K + 1][None, :K]):
         assert aligned(same) is same
+
+
+@pytest.mark.parametrize("k", [272, 4096, 7168])
+def test_threads_of_a_norm_do_not_follow_m_where_bits_may_not(k: int, gpu: Gpu) -> None:
+    for invariant in (False, True):
+        with settings.scope(batch_invariant=invariant):
+            for m in (1, 200, 1000):
+                quantize.quantize_rms_norm(torch.ones(m, k, dtype=BF16), torch.ones(k, dtype=BF16))
+    several, one = (
+        [config.threads for config, *_ in gpu.launches[:3]],
+        [config.threads for config, *_ in gpu.launches[3:]],
+    )
+    assert len(set(one)) == 1 and (len(set(several)) > 1 or k == 272)
