@@ -186,7 +186,7 @@ class Fp8Experts(nn.Module):
         Args:
             x: (M, H) bfloat16, float16 or float32; or float8_e4m3fn codes, with ``scales``. M may be 0.
             offsets: (G + 1,) int32 or int64, ascending: rows ``offsets[g]`` to ``offsets[g + 1]`` are those of expert g
-                here. Rows of none are not read.
+                here; or (2, G), rows ``offsets[0, g]`` to ``offsets[1, g]``. Rows of none are not multiplied.
             scales: (M, ceil(H/128)) float32, best MN-major.
             expected_m: as in `fp8gemm.gemm_grouped`.
 
@@ -198,7 +198,9 @@ class Fp8Experts(nn.Module):
         """
         groups, device = self.num_local_experts, self.gate_up_proj.device
         check_shaped("x", x, INPUTS if scales is None else (CODES,), (None, self.hidden_size), "(M, H)", device)
-        check_shaped("offsets", offsets, INTEGERS, (groups + 1,), "(G + 1,)", device)
+        check_tensor("offsets", offsets)
+        shape, meaning = ((2, groups), "(2, G)") if offsets.dim() == 2 else ((groups + 1,), "(G + 1,)")
+        check_shaped("offsets", offsets, INTEGERS, shape, meaning, device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(contiguous_rows(x)) if scales is None else (x, scales)
         return of_sorted(codes, scales, offsets, self.operands(), options)
