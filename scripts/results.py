@@ -30,20 +30,9 @@ from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import sustained_clock as sustained_clock_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import (  # noqa: E402
-    accuracy,
-    ages,
-    checks,
-    choice,
-    grouped,
-    linear,
-    model,
-    parallel,
-    serving,
-    small_m,
-    speed,
-)
+from result_tables import accuracy, ages, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
+from result_tables.parallel import TABLES as PARALLEL  # noqa: E402
 
 from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.errors import UnsupportedError  # noqa: E402
@@ -98,7 +87,6 @@ _MODEL, _MODEL_PLOT = "model-accuracy-h200.json", "docs/plots/model-accuracy-h20
 _SMALL_M, _SMALL_M_PLOT = "bench-small-m-h200.json", "docs/plots/bench-small-m-h200.png"
 _LINEAR, _LINEAR_PLOT = "bench-linear-h200.json", "docs/plots/bench-linear-h200.png"
 _GROUPED, _GROUPED_PLOT = "bench-grouped-h200.json", "docs/plots/bench-grouped-h200.png"
-_PARALLEL = ("parallel-model.json", "scripts/parallel_model.py --json")
 _DECODER, _DECODER_PLOT = "decoder-h200.json", "docs/plots/decoder-h200.png"
 SECTIONS = {
     "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
@@ -163,10 +151,7 @@ SECTIONS = {
     "compare_headers": Section(
         "compare-headers-h200.json", checks.compare_headers, "scripts/compare_headers.py --json"
     ),
-    **{
-        f"parallel_{name}": Section(_PARALLEL[0], draw, _PARALLEL[1])
-        for name, draw in (("tensor", parallel.tensor), ("experts", parallel.experts), ("check", parallel.check))
-    },
+    **{name: Section("parallel-model.json", draw, "scripts/parallel_model.py") for name, draw in PARALLEL.items()},
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }
 PLOTS = {

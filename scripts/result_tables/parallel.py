@@ -90,3 +90,7 @@ def _assumed(result: Result) -> str:
         f"%, {given['latency_us']:g} µs each; between nodes of {given['node']} GPUs {given['ib_gbs']:g} GB/s, "
         f"{100 * given['ib_share']:.0f} %, {given['ib_latency_us']:g} µs"
     )
+
+
+TABLES = {"parallel_tensor": tensor, "parallel_experts": experts, "parallel_check": check}
+"""What draws each section of a page."""
