@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from fp8gemm.errors import InputError
-from fp8gemm.nn import Fp8Linear
+from fp8gemm.nn import ConvertedLayer, Fp8Linear
 from tests.distributed.models import SENT
 from tests.distributed.world import Check, Rank
 from tests.experts import relative_error
@@ -76,9 +77,19 @@ def divided(world: Rank, models: Any, path: Path, **plan: Any) -> nn.Module:
         return model
 
 
+@cache
+def of_one_process(path: Path) -> tuple[tuple[ConvertedLayer, ...], Tensor]:
+    """What became of a checkpoint's layers, and the logits of the model."""
+    from fp8gemm.integrations.transformers import load_quantized
+
+    models = library()
+    model, report = load_quantized(path, dtype=torch.float32)
+    return report.converted, models.logits(model, models.tokens())
+
+
 def says_what_one_process_says(world: Rank, name: str, config: Any, **plan: Any) -> tuple[nn.Module, Any]:
     """The model and the report, with all that is FP8 on our kernels, in this rank's own memory."""
-    from fp8gemm.integrations.transformers import load_quantized, use_fp8gemm
+    from fp8gemm.integrations.transformers import use_fp8gemm
 
     models = library()
     path = checkpoint(world, models, name, config)
@@ -89,10 +100,9 @@ def says_what_one_process_says(world: Rank, name: str, config: Any, **plan: Any)
     assert not report.skipped and parts
     for key, part in parts.items():
         assert after[key].to_local().data_ptr() == part.data_ptr() and after[key].device_mesh.size() == world.ranks
-    whole, of_whole = load_quantized(path, dtype=torch.float32)
-    assert report.converted == of_whole.converted
-    ids = models.tokens()
-    error = relative_error(models.logits(model, ids), models.logits(whole, ids))
+    converted, wanted = of_one_process(path)
+    assert report.converted == converted
+    error = relative_error(models.logits(model, models.tokens()), wanted)
     assert error < SENT, f"{name}: {error}"
     again = use_fp8gemm(model)
     assert not again.converted and not again.skipped
