@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from result_tables import accuracy, checks, choice, grouped, linear, model, serving, small_m, speed, training
 from result_tables.markdown import Result
+from result_tables.parallel import TABLES as PARALLEL
 
 
 @dataclass(frozen=True)
@@ -107,5 +108,6 @@ SECTIONS = {
     "compare_headers": Section(
         "compare-headers-h200.json", checks.compare_headers, "scripts/compare_headers.py --json"
     ),
+    **{name: Section("parallel-model.json", draw, "scripts/parallel_model.py") for name, draw in PARALLEL.items()},
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nn": {"products", "routing", "checks", "errors", "scales", "sizes", "terminal"},
     "parallel": {"nn", "products", "ops", "routing", "checks", "errors", "scales", "sizes"},
     "integrations": {
-        *("nn", "products", "checks", "driver"),
+        *("parallel", "nn", "products", "checks", "driver"),
         *("errors", "installed", "scales", "settings", "sizes"),
     },
     "ahead": {"nn", "kernels", "jit", "cache", "tuning", "errors", "settings", "sizes", "terminal"},
