@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 import fp8gemm
 import fp8gemm.integrations.vllm as ours
 from fp8gemm import settings
+from fp8gemm.cli import main as cli
 from fp8gemm.integrations.engines import register_in_vllm
 from tests import fake_vllm
 from tests.other_deep_gemm import without_any
@@ -86,6 +89,32 @@ def test_what_is_foreseen_without_importing_vllm(registry: Path) -> None:
     assert "expected _POSSIBLE_FP8_BLOCK_KERNELS in it" in ours.linear_kernel().problem
     registry.unlink()
     assert ours.linear_kernel().problem == "vllm.model_executor.kernels.linear: expected a module, found none"
+
+
+def test_info_says_whether_it_is_there(
+    registry: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told() -> tuple[Any, list[str]]:
+        assert cli.main(["info", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["vllm"]
+        assert cli.main(["info"]) == 0
+        return found, [line for line in capsys.readouterr().out.splitlines() if line.startswith("vLLM ")]
+
+    assert told() == (None, [])
+    with settings.scope(engines=True):
+        assert told() == (None, []), "no vLLM is installed, whatever lies there"
+        monkeypatch.setattr(ours, "installed_version", lambda _: "0.33.0")
+        found, (line,) = told()
+        assert found == {"vllm": "0.33.0", "registered": False, "ahead_of": [], "problem": ""}
+        assert line.endswith("0.33.0, linear layers by fp8gemm from when vLLM loads its plugins; here it is not loaded")
+        register_in_vllm()
+        found, (line,) = told()
+        assert found["registered"] and line.endswith("by fp8gemm, ahead of DeepGemmFp8BlockScaledMMKernel")
+        ours.unregister()
+        registry.write_text("")
+        for name in [name for name in sys.modules if name.startswith("vllm")]:
+            monkeypatch.delitem(sys.modules, name)
+        assert "by kernels of its own. vllm.model_executor.kernels.linear: expected _POSSIBLE" in told()[1][0]
 
 
 def test_without_vllm_there_is_nothing_to_register_in() -> None:
