@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import vllm.config
 import vllm.envs as envs
 from vllm.model_executor.kernels.linear import DeepGemmFp8BlockScaledMMKernel
 from vllm.model_executor.layers.linear import ColumnParallelLinear, QKVParallelLinear, ReplicatedLinear
@@ -18,6 +19,7 @@ import fp8gemm
 from fp8gemm import settings
 from fp8gemm.integrations import vllm as ours
 from fp8gemm.integrations.engines import register_in_vllm
+from fp8gemm.lab.bench import engine, peers
 from tests.engines.vllm_on_cpu import HopperOnCpu, configured
 
 CHECKPOINT = {"is_checkpoint_fp8_serialized": True, "activation_scheme": "dynamic"}
@@ -192,3 +194,11 @@ def test_the_graphs_that_vllm_keeps_are_known_apart() -> None:
     with_ours = envs.compile_factors()
     ours.unregister()
     assert with_ours.pop("FP8GEMM_ENGINES") and envs.compile_factors() == with_ours
+
+
+def test_the_benchmark_makes_a_layer_by_vllms_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    operands = peers.Operands.random(5, 136, 256, torch.Generator().manual_seed(7))
+    with configured() as config:
+        monkeypatch.setattr(vllm.config, "VllmConfig", lambda: config)
+        call = engine.vllm_layer(operands)
+        assert peers.relative_error(call(), operands.product()) < peers.MAX_RELATIVE_ERROR

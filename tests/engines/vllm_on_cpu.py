@@ -6,6 +6,7 @@ layers, its quantisation methods, its choice among kernels, its wrapper of DeepG
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import tempfile
@@ -61,6 +62,8 @@ class HopperOnCpu(CpuPlatform):
 
 
 platforms._current_platform = HopperOnCpu()
+for _name in ("kernels.linear", "layers.linear", "layers.quantization.fp8", "layers.fused_moe"):
+    importlib.import_module(f"vllm.model_executor.{_name}")
 
 HopperOnCpu._enum = PlatformEnum.CUDA
 
