@@ -17,9 +17,13 @@ from vllm.platforms.interface import DeviceCapability
 
 import fp8gemm
 from fp8gemm import settings
+from fp8gemm.ahead.kernels import Variants, chips_named, demand
 from fp8gemm.integrations import vllm as ours
 from fp8gemm.integrations.engines import register_in_vllm
+from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.bench import engine, peers
+from fp8gemm.tuning.problem import packed_problem
+from fp8gemm.tuning.select import select_config
 from tests.engines.vllm_on_cpu import HopperOnCpu, configured
 
 CHECKPOINT = {"is_checkpoint_fp8_serialized": True, "activation_scheme": "dynamic"}
@@ -202,3 +206,24 @@ def test_the_benchmark_makes_a_layer_by_vllms_own_choice(monkeypatch: pytest.Mon
         monkeypatch.setattr(vllm.config, "VllmConfig", lambda: config)
         call = engine.vllm_layer(operands)
         assert peers.relative_error(call(), operands.product()) < peers.MAX_RELATIVE_ERROR
+
+
+def test_vllms_warmup_finds_all_its_products_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes by layers of our kernel; of others it asks for no kernel that a warmup of ours has not."""
+    warmup = importlib.import_module("vllm.model_executor.warmup.deep_gemm_warmup")
+    monkeypatch.setattr(envs, "VLLM_DEEP_GEMM_WARMUP", "full", raising=False)
+    rows, (n, k) = 300, (256, 384)
+    ours_alone = layer_of(n, k, bias=False)
+    filled(ours_alone)
+    assert warmup._count_warmup_iterations(ours_alone, rows) == 0
+    with configured() as config:
+        config.kernel_config.linear_backend = "deep_gemm"
+        layer = layer_of(n, k, bias=False)
+    filled(layer)
+    asked = warmup._get_fp8_gemm_nt_m_values(layer.weight, rows)
+    assert warmup._count_warmup_iterations(layer, rows) == len(asked) == rows
+    (chip,) = chips_named("h200")
+    ready = demand(Variants().problems(n, k, rows), [chip]).requests
+    products = [packed_problem(m, n, k) for m in asked]
+    missing = {kernel_request(each, select_config(each, chip)) for each in products} - {*ready}
+    assert not missing
