@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from fp8gemm.ahead.architectures import linears_of_config, read_config  # noqa: E402
 from fp8gemm.ahead.experts import experts_of_config  # noqa: E402
-from fp8gemm.cli.arguments import parse_m, parse_positive, told  # noqa: E402
+from fp8gemm.cli.arguments import Words, parse_m, parse_positive  # noqa: E402
 from fp8gemm.cli.exits import Exit  # noqa: E402
 from fp8gemm.cli.output import add_json, apart, tell_json  # noqa: E402
 from fp8gemm.errors import InputError, UnsupportedError  # noqa: E402
@@ -271,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for field in fields(Assumptions):
         read = parse_positive if isinstance(field.default, int) else _number_above if _divides(field.name) else _number
         name = "--" + field.name.replace("_", "-")
-        parser.add_argument(name, type=told(read), default=field.default, help=f"default {field.default}")
+        parser.add_argument(name, type=Words(read), default=field.default, help=f"default {field.default}")
     add_json(parser)
     options = parser.parse_args(arguments)
     given = Assumptions(**{field.name: getattr(options, field.name) for field in fields(Assumptions)})
