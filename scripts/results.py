@@ -30,7 +30,7 @@ from result_plots import model as model_plot  # noqa: E402
 from result_plots import small_m as small_m_plot  # noqa: E402
 from result_plots import sustained_clock as sustained_clock_plot  # noqa: E402
 from result_plots import timeline as timeline_plot  # noqa: E402
-from result_tables import accuracy, ages, checks, choice, grouped, linear, model, serving, small_m, speed  # noqa: E402
+from result_tables import accuracy, ages, checks, choice, grouped, install, linear, model, serving, small_m, speed  # noqa: E402  # noqa: E402
 from result_tables.markdown import Result  # noqa: E402
 
 from fp8gemm.cli.exits import Exit  # noqa: E402
@@ -40,8 +40,8 @@ from fp8gemm.lab.provenance import headers_hash  # noqa: E402
 from fp8gemm.writing import write_text  # noqa: E402
 
 PAGES = (
-    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/linear.md", "docs/mutations.md"),
-    *("docs/numerics.md", "docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
+    *("README.md", "docs/architecture.md", "docs/grouped.md", "docs/install.md", "docs/linear.md"),
+    *("docs/mutations.md", "docs/numerics.md", "docs/profiling.md", "docs/serving.md", "docs/tuning.md"),
 )
 RESULTS = "docs/results"
 
@@ -150,6 +150,7 @@ SECTIONS = {
     "compare_headers": Section(
         "compare-headers-h200.json", checks.compare_headers, "scripts/compare_headers.py --json"
     ),
+    "install_matrix": Section("install-matrix.json", install.matrix, "scripts/matrix.py --json"),
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }
 PLOTS = {
