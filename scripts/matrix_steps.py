@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 DEMO = ("demo", "--m", "1,64", "--nk", "256x512", "--json")
 WARMUP = ("warmup", "--nk", "2112x7168", "--max-m", "64", "--chip", "h200", "--calls", "layer", "--json")
-# NOTE: the wheel of CUDA 13 is the one that loads where both are there.
+# NOTE: without torch, the wheel of CUDA 13 is the one that loads where both are there.
 OTHER_NVRTC = {12: ("install", "nvidia-cuda-nvrtc==13.*"), 13: ("uninstall", "nvidia-cuda-nvrtc")}
 """From the major version that is loaded to that of the other CUDA."""
 _IMPORT = """
@@ -122,30 +122,35 @@ def demo(environment: Environment) -> Told:
     return {name: told[name] for name in ("passed", "failed", "kernels_compiled")}
 
 
-def warmup(environment: Environment) -> Told:
-    """Kernels of one weight, into an empty directory, and which NVRTC compiled them; torch may be broken."""
-    version = nvrtc(environment)
-    told = environment.fp8gemm(*WARMUP, "--cache-dir", str(environment.home / f"kernels-{version}"))
+def warmup(environment: Environment, name: str = "first") -> Told:
+    """Kernels of one weight, into an empty directory, and which NVRTC compiled them; no torch is loaded for it."""
+    directory = environment.home / f"kernels-{name}"
+    told = environment.fp8gemm(*WARMUP, "--cache-dir", str(directory))
     if not told["kernels"] == told["compiled"] > 0:
         raise Failed(f"expected every kernel compiled, got {told}")
-    return {"nvrtc": version, "kernels": told["kernels"]}
+    return {"nvrtc": compiler_of(environment, directory), "kernels": told["kernels"]}
 
 
-def nvrtc(environment: Environment) -> str:
-    """The version of the NVRTC that is loaded."""
-    told = environment.fp8gemm("info", "--json")["nvrtc"]
-    if told["problem"]:
-        raise Failed(f"nvrtc: {told['problem']}")
-    return str(told["version"])
+def compiler_of(environment: Environment, directory: Path) -> str:
+    """The version of the NVRTC that compiled all kernels of a directory."""
+    (listed,) = environment.fp8gemm("cache", "ls", str(directory), "--json")["directories"]
+    (version,) = {kernel["nvrtc_version"] for kernel in listed["kernels"]}
+    return str(version)
 
 
 def other_warmup(environment: Environment) -> Told:
-    loaded = int(nvrtc(environment).partition(".")[0])
-    environment.pip(*OTHER_NVRTC[loaded])
-    told = warmup(environment)
-    if not told["nvrtc"].startswith(f"{25 - loaded}."):
-        raise Failed(f"expected NVRTC of CUDA {25 - loaded}, got {told['nvrtc']}")
+    """The same after the NVRTC of the other CUDA was installed, or that of CUDA 13 removed."""
+    before = major(compiler_of(environment, environment.home / "kernels-first"))
+    environment.pip(*OTHER_NVRTC[before])
+    told = warmup(environment, "other")
+    if major(told["nvrtc"]) == before:
+        raise Failed(f"expected the NVRTC of another CUDA than {before}, got {told['nvrtc']}")
     return told
+
+
+def major(version: str) -> int:
+    """12 of "12.9"."""
+    return int(version.partition(".")[0])
 
 
 def tests(environment: Environment, words: Sequence[str]) -> Told:

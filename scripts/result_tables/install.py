@@ -13,12 +13,12 @@ def matrix(result: Result) -> list[str]:
     """A row for each torch and Python, below them those that could not be had, then what was skipped."""
     rows = result["rows"]
     commands = ", ".join(f"`{command.removesuffix(' --json')}`" for command in result["commands"])
-    heads = ["torch", "Python", "NVRTC", "import, ms", "demo", "warmups", "tests", "failed", "skipped", "seconds"]
+    heads = ["torch", "Python", "import, ms", "NVRTC", "demo", "warmups", "tests", "failed", "skipped", "seconds"]
     return [
-        f"{result['cpu']}, {result['cores']} processors, no GPU. Commands: {commands}; the demo's checks, and the "
-        f"kernels that either NVRTC compiled. Milliseconds are those of `import fp8gemm` with torch imported, "
-        f"seconds of the whole row, with the installation, on a machine with other work. Tests are "
-        f"{', '.join(_files(rows))}.",
+        f"{result['cpu']}, {result['cores']} processors, no GPU. Milliseconds are those of `import fp8gemm` with torch "
+        f"imported; NVRTC, that of a process with torch. Commands: {commands}; the demo's checks, and the kernels "
+        f"by the NVRTC that compiled them. Tests that passed, failed and were skipped are {', '.join(_files(rows))}. "
+        f"Seconds are of the whole row, with the installation, on a machine with other work.",
         "",
         *table(heads, [_row(row) for row in rows if row["problem"] is None]),
         "",
@@ -33,10 +33,10 @@ def _row(row: dict[str, Any]) -> list[str]:
     return [
         row["import"]["torch"],
         row["python_version"],
-        " and ".join(step["nvrtc"] for step in warmups),
         f"{row['import']['milliseconds']:.0f}",
+        row["info"]["nvrtc"],
         f"{row['demo']['passed']} of {row['demo']['passed'] + row['demo']['failed']}",
-        " and ".join(str(step["kernels"]) for step in warmups),
+        ", ".join(f"{step['kernels']} by {step['nvrtc']}" for step in warmups),
         *(str(tests.get(name, MISSING)) for name in ("passed", "failed", "skipped")),
         f"{sum(step['seconds'] for step in steps):.0f}",
     ]

@@ -101,9 +101,9 @@ def test_the_page_shows_every_row(ask: Callable[..., tuple[int, dict[str, Any]]]
     ask("--torch", "newest", "--python", "3.12", "3.14", "--tests")
     _, document = ask("--torch", "2.6.0", "--python", "3.14")
     text = "\n".join(results.SECTIONS["install_matrix"].draw(document))
-    assert "Tests are `a`." in text
-    assert "| 2.6.0+cu124 | 3.10.1 | 12.9 and 13.0 | 7 | 2 of 2 | 23 and 22 | 5 | 0 | 1 | 0 |" in text
-    assert "| 2.6.0+cu124 | 3.12.1 | 12.9 and 13.0 | 7 | 2 of 2 | 23 and 22 | - | - | - | 0 |" in text
+    assert "skipped are `a`." in text
+    assert "| 2.6.0+cu124 | 3.10.1 | 7 | 12.4 | 2 of 2 | 23 by 12.9, 22 by 13.0 | 5 | 0 | 1 | 0 |" in text
+    assert "| 2.6.0+cu124 | 3.12.1 | 7 | 12.4 | 2 of 2 | 23 by 12.9, 22 by 13.0 | - | - | - | 0 |" in text
     assert "- Python 3.14 with torch newest could not be tested: no Python 3.14 here." in text
     assert text.endswith("- Skipped: no GPU.") and "Nothing failed" not in text
 
@@ -130,3 +130,37 @@ def test_what_is_run_is_there() -> None:
     named = [word.split("::")[0].removeprefix("--deselect=") for word in matrix.TESTS]
     assert len(named) > 20 and all((ROOT / name).is_file() for name in named)
     assert matrix.DEMO[0] == "demo" and matrix.WARMUP[0] == "warmup"
+
+
+def test_an_environment_knows_nothing_of_this_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = load_script("matrix_steps")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("FP8GEMM_JIT", "error")
+    environment = steps.Environment(tmp_path, tmp_path / "a.whl", tmp_path / "a.tar.gz", "torch", uv=True)
+    environment.make(sys.executable)
+    seen = environment.evaluate(
+        "import importlib.util, json, os, sys\n"
+        "names = [name for name in os.environ if name.startswith(('FP8GEMM_', 'PYTHONPATH'))]\n"
+        "print(json.dumps({'names': names, 'prefix': sys.prefix, 'at': os.getcwd(),\n"
+        "    'found': importlib.util.find_spec('fp8gemm') is not None}))"
+    )
+    assert seen["names"] == ["FP8GEMM_CACHE_DIR"] and not seen["found"]
+    assert (seen["prefix"], seen["at"]) == (str(tmp_path / "venv"), str(tmp_path / "elsewhere"))
+    with pytest.raises(steps.Failed, match="^ModuleNotFoundError: No module named 'fp8gemm'$"):
+        environment.evaluate("import fp8gemm")
+
+
+def test_the_other_compiler_is_installed_or_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = load_script("matrix_steps")
+    environment = steps.Environment(tmp_path, tmp_path / "a.whl", tmp_path / "a.tar.gz", "torch", uv=True)
+    versions, asked = iter(["13.2", "12.9", "12.4", "12.4"]), []
+    monkeypatch.setattr(steps, "compiler_of", lambda *_: next(versions))
+    monkeypatch.setattr(steps.Environment, "pip", lambda _, *words: asked.append(words))
+    monkeypatch.setattr(steps.Environment, "fp8gemm", lambda *_: {"kernels": 22, "compiled": 22})
+    assert steps.other_warmup(environment) == {"nvrtc": "12.9", "kernels": 22}
+    with pytest.raises(steps.Failed, match="expected the NVRTC of another CUDA than 12, got 12.4"):
+        steps.other_warmup(environment)
+    assert asked == [("uninstall", "nvidia-cuda-nvrtc"), ("install", "nvidia-cuda-nvrtc==13.*")]
+    monkeypatch.setattr(steps.Environment, "fp8gemm", lambda *_: {"kernels": 22, "compiled": 0})
+    with pytest.raises(steps.Failed, match="expected every kernel compiled"):
+        steps.warmup(environment)
