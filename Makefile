@@ -11,6 +11,8 @@
 #   make pages           links, file names and examples of the pages, and the project's own files
 #   make docs            the pages as a site, in build/site: open index.html there; a dead link is an error
 #   make dist            a wheel and an sdist in dist/, looked at as an index would
+#   make matrix          dist, then the wheel in a new environment, as a user installs it; ARGS="--python 3.12 --torch 2.8.0"
+#   make release         dist, where TAG=v0.1.0 is what the tree says it is; what has changed in build/release.md
 #   make mutants         faulty versions of the Python that decides, and which of them no test notices; takes long
 #   make clean           removes the environment and build products, never the kernel cache
 
@@ -19,7 +21,7 @@ ENVIRONMENT := $(VENV)/python.path
 # Read when a recipe runs, by which time the file is there.
 RUN = PYTHONPATH=. "$$(cat $(ENVIRONMENT))"
 
-.PHONY: demo test test-all test-gpu engines check pages docs dist mutants clean
+.PHONY: demo test test-all test-gpu engines check pages docs dist matrix release mutants clean
 
 demo: $(ENVIRONMENT)
 	@$(RUN) -m fp8gemm demo $(ARGS)
@@ -55,6 +57,14 @@ dist: $(ENVIRONMENT)
 	@rm -rf dist
 	@$(RUN) -m hatchling build
 	@$(RUN) -m twine check --strict dist/*
+
+matrix: dist
+	@$(RUN) scripts/matrix.py $(ARGS)
+
+release: $(ENVIRONMENT)
+	@mkdir -p build
+	@$(RUN) scripts/release.py "$$TAG" > build/release.md
+	@$(MAKE) --no-print-directory dist
 
 # ARGS='"fp8gemm.checks*"' limits it to some. What is printed at the end is in no list of those that cannot be told apart.
 mutants: $(ENVIRONMENT)

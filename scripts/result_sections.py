@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from result_tables import accuracy, checks, choice, grouped, linear, model, serving, small_m, speed, training
+from result_tables import accuracy, checks, choice, grouped, install, linear, model, serving, small_m, speed, training
 from result_tables.markdown import Result
 from result_tables.parallel import TABLES as PARALLEL
 
@@ -109,5 +109,6 @@ SECTIONS = {
         "compare-headers-h200.json", checks.compare_headers, "scripts/compare_headers.py --json"
     ),
     **{name: Section("parallel-model.json", draw, "scripts/parallel_model.py") for name, draw in PARALLEL.items()},
+    "install_matrix": Section("install-matrix.json", install.matrix, "scripts/matrix.py --json"),
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }

@@ -25,6 +25,8 @@ TEXTS = [*FORMS, GITHUB / "PULL_REQUEST_TEMPLATE.md"]
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROJECT = (ROOT / "pyproject.toml").read_text()
 CONSTRAINTS = (ROOT / "constraints.txt").read_text().splitlines()
+ATTACH = 'gh release create "$TAG" dist/* --verify-tag --title "fp8gemm $TAG" --notes-file notes/release.md'
+UPLOAD = "pypa/gh-action-pypi-publish@release/v1"
 _PATH = re.compile(r"(?<![\w./-])(?:docs|scripts|tests|fp8gemm|include)/[\w./-]*\w|\b[A-Z]{4,}\.md\b")
 
 
@@ -49,12 +51,13 @@ def test_workflows_only_call_targets_of_the_makefile() -> None:
     called = {path.stem: [*commands(loaded(path))] for path in WORKFLOWS}
     assert called == {
         "check": ["make check"],
-        "dist": ["make dist"],
+        "dist": ["make matrix"],
         "nightly": ["make test-all"],
         "pages": ["make pages", "make docs"],
+        "release": ["make release", ATTACH],
         "test": ["make test"],
     }
-    assert not [run for runs in called.values() for run in runs if unknown_targets(run)]
+    assert [run for runs in called.values() for run in runs if unknown_targets(run)] == [ATTACH]
     assert unknown_targets("make chek") == ["chek"] and unknown_targets("pytest tests") == ["pytest tests"]
 
 
@@ -65,8 +68,22 @@ def test_a_workflow_may_read_and_ends(path: Path) -> None:
     for job in workflow["jobs"].values():
         assert 0 < job["timeout-minutes"] <= 360
         uses = [step["uses"] for step in job["steps"] if "uses" in step]
-        assert uses[:2] == ["actions/checkout@v4", "actions/setup-python@v5"]
-        assert all(re.fullmatch(r"actions/[\w-]+@v\d+", use) for use in uses)
+        assert all(re.fullmatch(r"actions/[\w-]+@v\d+", use) for use in uses if use != UPLOAD)
+        if job.get("permissions"):  # it may write, and so runs nothing of the tree
+            assert path.stem == "release" and uses[0] == "actions/download-artifact@v4"
+        else:
+            assert uses[:2] == ["actions/checkout@v4", "actions/setup-python@v5"]
+
+
+def test_a_release_is_built_from_a_tag_then_uploaded_without_a_secret_then_attached() -> None:
+    workflow = loaded(GITHUB / "workflows" / "release.yml")
+    assert workflow[True] == {"push": {"tags": ["v*"]}}
+    build, publish, attach = workflow["jobs"].values()
+    assert (publish["needs"], attach["needs"]) == ("build", "publish")
+    assert publish["permissions"] == {"id-token": "write"} and publish["steps"][-1] == {"uses": UPLOAD}
+    assert attach["permissions"] == {"contents": "write"}
+    kept = {step["with"]["path"] for step in build["steps"] if "upload" in step.get("uses", "")}
+    assert kept == {"dist/", "build/release.md"} and "secrets." not in str(workflow)
 
 
 def test_the_tests_run_with_every_python_and_the_oldest_and_newest_torch() -> None:
@@ -74,7 +91,7 @@ def test_the_tests_run_with_every_python_and_the_oldest_and_newest_torch() -> No
     matrix = job["strategy"]["matrix"]
     assert matrix["python"] == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
     (oldest,) = re.findall(r'"torch>=([\d.]+)"', PROJECT)
-    assert matrix["torch"] == [f"{oldest}.0", "newest"]
+    assert matrix["torch"][0] == f"{oldest}.0" and matrix["torch"][-1] == "newest"
     assert list(job["env"]) == ["TORCH_RELEASE"] and "TORCH_RELEASE" in (ROOT / "scripts" / "venv.sh").read_text()
 
 

@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+
+import fp8gemm
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = sorted(path.relative_to(ROOT / "include").as_posix() for path in (ROOT / "include").rglob("*.cuh"))
@@ -61,6 +64,27 @@ def test_an_unpacked_wheel_finds_its_own_headers(tmp_path: Path) -> None:
     assert include == site / "fp8gemm" / "include"
     for header in HEADERS:
         assert (include / header).read_bytes() == (ROOT / "include" / header).read_bytes()
+
+
+@needs_hatchling
+def test_the_wheel_says_what_it_is_and_needs(tmp_path: Path) -> None:
+    wheel = build("wheel", ROOT, tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
+        said = message_from_bytes(archive.read(names["METADATA"]))
+        commands = archive.read(names["entry_points.txt"]).decode()
+        assert archive.read(names["licenses/LICENSE"]) == (ROOT / "LICENSE").read_bytes()
+        assert "fp8gemm/py.typed" in archive.namelist()
+    assert wheel.name == f"fp8gemm-{fp8gemm.__version__}-py3-none-any.whl"
+    assert (said["Name"], said["Version"]) == ("fp8gemm", fp8gemm.__version__)
+    assert (said["License-Expression"], said["Requires-Python"]) == ("MIT", ">=3.10")
+    assert said["Description-Content-Type"] == "text/markdown"
+    needed = [line for line in said.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert [re.match(r"[\w-]+", line)[0] for line in needed] == [  # type: ignore[index]
+        *("cuda-python", "filelock", "nvidia-cuda-nvrtc-cu12", "torch", "tqdm")
+    ]
+    assert set(said.get_all("Provides-Extra", [])) == {"calibrate", "dev", "plot", "test", "transformers"}
+    assert "[console_scripts]\nfp8gemm = fp8gemm.__main__:main" in commands
 
 
 @needs_hatchling

@@ -16,11 +16,16 @@ RELEASES = ("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0")
 NEWEST, ALONE = "newest", "the newest alone"
 
 
-def resolve(*requirements: str | Path) -> subprocess.CompletedProcess[str]:
+PROJECT = (ROOT / "pyproject.toml").read_text()
+PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
+EXTRAS = re.findall(r"^(\w+) = \[", PROJECT[PROJECT.index("[project.optional-dependencies]") :].split("\n[")[0], re.M)
+
+
+def resolve(*requirements: str | Path, python: str = "3.12") -> subprocess.CompletedProcess[str]:
     """Ask for the versions that go together on Linux with torch's default build, which is for CUDA."""
     uv = pytest.importorskip("uv", reason="uv, the resolver, is not installed")
     command = [uv.find_uv_bin(), "pip", "compile", "--no-config", "--no-header", "--no-annotate"]
-    command += ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28", "--no-python-downloads"]
+    command += ["--python-version", python, "--python-platform", "x86_64-manylinux_2_28", "--no-python-downloads"]
     return subprocess.run([*command, *map(str, requirements)], capture_output=True, text=True, cwd=ROOT)
 
 
@@ -60,3 +65,34 @@ def test_fp8gemm_beside_a_torch_leaves_that_torch_as_it_is(
     assert number(found["nvidia-cuda-nvrtc-cu12"]) >= OLDEST
     assert (12, 9) <= number(found["cuda-python"]) < (14,)
     assert number(found["cuda-python"])[0] == number(found["cuda-bindings"])[0]
+
+
+def test_extras_resolve_under_the_oldest_and_newest_python(
+    resolved: dict[str, subprocess.CompletedProcess[str]],
+) -> None:
+    assert resolved[NEWEST].returncode == 0
+    brought = {
+        "test": "pytest",
+        "dev": "ruff",
+        "plot": "matplotlib",
+        "transformers": "accelerate",
+        "calibrate": "scipy",
+    }
+    assert list(brought) == EXTRAS
+    asked = [(extra, python) for extra in EXTRAS for python in (PYTHONS[0], PYTHONS[-1])]
+    with ThreadPoolExecutor(8) as pool:
+        found = {each: pool.submit(resolve, "pyproject.toml", "--extra", each[0], python=each[1]) for each in asked}
+    brought = {
+        "plot": "matplotlib",
+        "transformers": "accelerate",
+        "calibrate": "scipy",
+        "test": "pytest",
+        "dev": "ruff",
+    }
+    for (extra, python), done in found.items():
+        assert brought[extra] in versions(done.result()), (extra, python)
+
+
+def test_every_extra_is_on_the_page_with_what_it_is_for() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \| [^|]+ \|", page, re.MULTILINE) == EXTRAS

@@ -12,7 +12,7 @@ from fp8gemm.installed import installed_version
 OLDEST = (5, 17)
 """The oldest release that the tests ran with. Before 5.0 its FP8 module could not be imported without Triton."""
 
-_INSTALL = "install it with: pip install 'fp8gemm[hf]'"
+_INSTALL = "install it with: pip install 'fp8gemm[transformers]'"
 
 
 def library_module(name: str) -> Any:

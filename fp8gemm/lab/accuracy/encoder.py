@@ -37,7 +37,9 @@ def find_model_folder(given: Path | None = None) -> Path:
         UnsupportedError: nothing is given and the package is not installed, or transformers is not.
     """
     if installed_version("transformers") is None:
-        raise UnsupportedError("expected transformers, which is not installed; `pip install 'fp8gemm[hf]'` brings it")
+        raise UnsupportedError(
+            "expected transformers, which is not installed; `pip install 'fp8gemm[transformers]'` brings it"
+        )
     if given is None:
         spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
         if spec is None or not spec.submodule_search_locations:
