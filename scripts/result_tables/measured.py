@@ -98,9 +98,12 @@ def _source(result: Result) -> str:
 
 
 def _heading(result: Result) -> Result:
-    """With the GPU of its parts, where each has its own; a timeline keeps its heading apart."""
+    """With the GPU of its parts, and the last date of its rows, where each has its own; a timeline keeps its heading
+    apart."""
     gpus = dict.fromkeys(str(run["gpu"]) for run in result.get("runs", ()) if "gpu" in run)
-    return {**({"gpu": " and ".join(gpus)} if gpus else {}), **result.get("otherData", {}), **result}
+    dates = [str(row["date"]) for row in result.get("rows", ()) if isinstance(row, Mapping) and "date" in row]
+    of_parts = {**({"gpu": " and ".join(gpus)} if gpus else {}), **({"date": max(dates)} if dates else {})}
+    return {**of_parts, **result.get("otherData", {}), **result}
 
 
 def _regimes(result: Result) -> Iterator[str]:
