@@ -4,10 +4,10 @@
     python examples/hf_model.py --model Qwen/Qwen3-8B          # a name on the hub, or a directory: made FP8 here
     python examples/hf_model.py --model Qwen/Qwen3-8B-FP8      # a checkpoint in block FP8: its codes are kept
 
-It needs ``pip install 'fp8gemm[transformers]'``. The original and the FP8 model are in memory at once, to be compared; a program
-of your own has one of them, and one line of ``converted`` or ``read``. Without a GPU the layers compute the reference,
-which says what FP8 does to a model, and nothing of its speed. Of random weights many tokens are nearly as likely, so
-the two soon say other things; what a trained network's answers lose is in docs/numerics.md.
+It needs ``pip install 'fp8gemm[transformers]'``. The original and the FP8 model are in memory at once, to be
+compared; a program of your own has one of them, and one line of ``converted`` or ``read``. Without a GPU the layers
+compute the reference, which says what FP8 does to a model, and nothing of its speed. Of random weights many tokens
+are nearly as likely, so the two soon say other things; what a trained network's answers lose is in docs/numerics.md.
 """
 
 from __future__ import annotations
