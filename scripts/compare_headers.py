@@ -5,7 +5,9 @@ each is measured alone, because the clock follows the power that a kernel draws,
 pause, then 2 ms of replays) and sustained (1.11 s of replays, of which the last 0.86 s count). Runs from a checkout, on
 a Hopper GPU.
 
-``--without`` times headers without a part of the main loop, whose bits are others: what that part costs.
+``--without`` times headers without a part of the main loop, whose bits are others: what that part costs. Products whose
+kernel has no such part are timed without it; ``loads`` are left out but for a tile's first turn of the ring, so that
+little is where K has few stages' worth of blocks.
 
 Exit code 0: measured. 1: some kernel of other headers gives other bits. 2: bad arguments. 3: no Hopper GPU.
 """
@@ -126,9 +128,10 @@ def main() -> int:
 def compare(options: argparse.Namespace, headers: dict[str, Path]) -> Exit:
     started, rows = time.monotonic(), list[Row]()
     wanted = [product for product in products() if any(each in product.name for each in options.only or [""])]
-    for include in headers.values():
+    code: dict[str, list[bytes]] = {}
+    for name, include in headers.items():
         tree.use(include)
-        build_many([product.request for product in wanted])
+        code[name] = [artifact.cubin for artifact in build_many([product.request for product in wanted])]
     result = {
         "gpu": torch.cuda.get_device_name(0),
         "date": datetime.date.today().isoformat(),
@@ -138,9 +141,12 @@ def compare(options: argparse.Namespace, headers: dict[str, Path]) -> Exit:
         "sustained_samples": options.sustained,
         "rows": rows,
     }
-    for product in wanted:
+    for index, product in enumerate(wanted):
         if time.monotonic() - started < options.seconds:
-            rows.append(measure(product.case(), headers, options.sustained))
+            # Where a part is left out of a kernel that has no such part, there is nothing to compare.
+            differing = {name for name in headers if code[name][index] != code[NEW][index] or WITHOUT not in name}
+            of_product = {name: headers[name] for name in headers if name in differing}
+            rows.append(measure(product.case(), of_product, options.sustained))
             with apart(options):
                 print(shown(rows[-1]), flush=True)
             if not prints_json(options):

@@ -3,8 +3,9 @@
     python scripts/speed_goals.py prefill-burst prefill-sustained --directory results
     python scripts/speed_goals.py --judge results/prefill-burst.json
 
-Each goal is a run of ``fp8gemm bench`` or ``tune``, and limits that its figures keep; ``--list`` shows both. It needs a
-Hopper GPU, and an importable ``deep_gemm``. A run that its budget cut off is judged by what it measured, which is said.
+Each goal is a run of ``fp8gemm bench`` or ``tune``, and limits that its figures keep; ``--list`` shows both. It needs
+a Hopper GPU, and an importable ``deep_gemm``. A file of an earlier run makes way for the new one. A run that its
+budget cut off is judged by what it measured, and does not hold.
 
 Exit code 0: all limits hold. 1: some does not, or something was not measured. 2: bad arguments. 3: no Hopper GPU.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,22 +60,26 @@ def at(row: Row) -> str:
     return f"{groups}{row['m']}x{row['n']}x{row['k']}"
 
 
+def ratio(over: float | None, under: float | None) -> float | None:
+    """One time over another; None where one is not there."""
+    return None if over is None or under is None else over / under
+
+
 def speeds(over: str, ours: str, rows: Sequence[Row], *, some: Callable[[Row], bool] = bool) -> dict[str, float | None]:
-    """A peer's time over ours, at the rows where both were timed."""
-    timed = [row for row in rows if some(row) and {over, ours} <= row["us"].keys()]
-    return {at(row): row["us"][over] / row["us"][ours] for row in timed}
+    """A peer's time over ours."""
+    return {at(row): ratio(row["us"].get(over), row["us"].get(ours)) for row in rows if some(row)}
 
 
 def of_choice(rows: Sequence[Row]) -> dict[str, float | None]:
-    """DeepGEMM's time over that of the choice, but for the twentieth of the shapes where it is least."""
-    timed = {at(row): row["peers"][DEEP_GEMM] / row["us"][row["choice"]] for row in rows if row.get("peers")}
-    in_order = sorted(timed, key=timed.__getitem__)
-    return {name: timed[name] for name in in_order[len(in_order) // 20 :]}
+    """DeepGEMM's time over that of the choice, but for the twentieth of the shapes where it is least, or not there."""
+    found = {at(row): ratio(row.get("peers", {}).get(DEEP_GEMM), row["us"].get(row["choice"])) for row in rows}
+    in_order = sorted(found, key=lambda name: -1.0 if (speed := found[name]) is None else speed)
+    return {name: found[name] for name in in_order[len(in_order) // 20 :]}
 
 
 def regrets(rows: Sequence[Row]) -> dict[str, float | None]:
     """The time of the choice over that of the fastest candidate."""
-    return {at(row): row["us"][row["choice"]] / min(row["us"].values()) for row in rows if row["choice"] in row["us"]}
+    return {at(row): ratio(row["us"].get(row["choice"]), min(row["us"].values())) for row in rows}
 
 
 _OF_DEEP_GEMM = partial(speeds, DEEP_GEMM, OURS)
@@ -124,23 +130,25 @@ GOALS: Mapping[str, Goal] = {
 def judged(goal: Goal, rows: Sequence[Row]) -> Iterator[str]:
     """Lines that say what holds."""
     yield from goal.gates.lines(rows)
-    for name in goal.gates.gates:
-        if name.verdict(rows) is None:
-            yield f"{name.name}: not measured"
+    for gate in goal.gates.gates:
+        if lacks := [name for name, figure in gate.figures(rows).items() if figure is None]:
+            yield f"{gate.name}: not measured at {len(lacks)}, the first of them {lacks[0]}"
     if len(rows) < goal.rows:
         yield f"{len(rows)} of {goal.rows} rows were measured"
 
 
 def holds(goal: Goal, rows: Sequence[Row]) -> bool:
     """Whether all was measured, and keeps its limits."""
-    verdicts = [gate.verdict(rows) for gate in goal.gates.gates]
-    return len(rows) >= goal.rows and all(verdict is not None and verdict["met"] for verdict in verdicts)
+    if len(rows) != goal.rows or any(None in gate.figures(rows).values() for gate in goal.gates.gates):
+        return False
+    return all(verdict["met"] for verdict in goal.gates.as_json(rows).values())
 
 
 def measure(name: str, options: argparse.Namespace, seconds: float) -> Path:
     """Run a goal's command; where its results are."""
     goal, path = GOALS[name], Path(options.directory) / f"{name}.json"
-    words = [*goal.command, "--budget-seconds", str(max(int(seconds), 1))]
+    path.unlink(missing_ok=True)  # what an earlier run measured is not of this one
+    words = [*goal.command, *([] if math.isinf(seconds) else ["--budget-seconds", str(max(int(seconds), 1))])]
     words += ["--seed", str(options.seed)] if options.seed is not None else []
     words += ["--results" if goal.command[0] == "tune" else "--json", str(path)]
     note(f"fp8gemm {' '.join(words)}")
@@ -179,13 +187,13 @@ def main() -> int:
         "--judge", action="append", default=[], type=Path, metavar="FILE", help="results that are there"
     )
     parser.add_argument("--directory", default=".", help="where a file for each goal goes, default here")
-    parser.add_argument("--budget-seconds", type=float, default=float("inf"), help="for all of them")
+    parser.add_argument("--budget-seconds", type=float, default=math.inf, help="for all of them")
     parser.add_argument("--seed", type=int, help="of operands and random shapes, default a fresh one")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in GOALS]:
         parser.error(f"expected one of {', '.join(GOALS)}; got {unknown[0]}")
     try:
-        found = {goal_of(path): path for path in options.judge}
+        found = [(goal_of(path), path) for path in options.judge]
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     if options.list:
@@ -193,7 +201,7 @@ def main() -> int:
         return Exit.DONE
     if not options.names and not found:
         parser.error("expected a goal, --judge or --list; got none of them")
-    met = [judge(name, path) for name, path in found.items()]
+    met = [judge(name, path) for name, path in found]
     if options.names and lacks_gpu("speed_goals"):
         return Exit.NO_GPU
     started = time.monotonic()

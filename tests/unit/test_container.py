@@ -49,7 +49,7 @@ def test_the_commands_parse() -> None:
     commands = [words[1:] for words in map(shlex.split, runs) if words[0] == "fp8gemm"]
     assert [words[0] for words in commands] == ["warmup", "cache", "cache"]
     for words in commands:
-        assert cli._parser(words[0]).parse_args(words).run is not None
+        assert cli.command_parser(words[0]).parse_args(words).run is not None
 
 
 def test_the_first_stage_has_what_the_wheel_needs_but_torch() -> None:

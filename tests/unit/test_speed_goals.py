@@ -25,7 +25,7 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", goals.GOALS)
 def test_commands_are_such_as_fp8gemm_takes(name: str) -> None:
     words = list(goals.GOALS[name].command)
-    options = commands._parser(words[0]).parse_args(words)
+    options = commands.command_parser(words[0]).parse_args(words)
     assert "deepgemm" in (options.peers or ["deepgemm"])
 
 
@@ -54,9 +54,48 @@ def test_every_shape_counts_of_those_that_are_named() -> None:
 def test_what_has_no_peer_does_not_hold() -> None:
     rows, goal = rows_of("bench-burst-h100.json"), goals.GOALS["prefill-burst"]
     for row in rows:
-        row["us"] = {"fp8gemm": 1.0, "tensorwise": 1.0}
+        row["us"] = {"fp8gemm": 1.0, "tensorwise": 1.0, "deepgemm": 1.2}
+    assert goals.holds(goal, rows)
+    del rows[7]["us"]["deepgemm"]
     assert not goals.holds(goal, rows)
-    assert "speed relative to DeepGEMM: not measured" in "\n".join(goals.judged(goal, rows))
+    assert "speed relative to DeepGEMM: not measured at 1, the first of them" in "\n".join(goals.judged(goal, rows))
+
+
+def test_random_shapes_without_a_peer_are_the_slowest() -> None:
+    rows, goal = rows_of("random-burst-h100.json"), goals.GOALS["random-burst"]
+    slower = [row for row in rows if row["peers"]["deepgemm"] < row["us"][row["choice"]]]
+    for row in slower:
+        row["peers"] = {}
+    assert goals.holds(goal, rows)
+    next(row for row in rows if row["peers"])["peers"] = {}
+    assert not goals.holds(goal, rows)
+
+
+@pytest.mark.parametrize("budget", [[], ["--budget-seconds", "99.5"]])
+@pytest.mark.parametrize("measures", [True, False])
+def test_a_goal_is_measured_anew(
+    budget: list[str], measures: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there of an earlier run is not judged."""
+    (path := tmp_path / "random-burst.json").write_text((RESULTS / "random-burst-h100.json").read_text())
+    asked: list[list[str]] = []
+
+    def run(words: list[str]) -> int:
+        asked.append(words)
+        assert not path.exists()
+        if measures:
+            path.write_text((RESULTS / "random-burst-h100.json").read_text())
+        return 0
+
+    monkeypatch.setattr(goals, "fp8gemm", run)
+    monkeypatch.setattr(goals, "lacks_gpu", lambda command: False)
+    monkeypatch.setattr(
+        "sys.argv", ["speed_goals", "random-burst", "--directory", str(tmp_path), "--seed", "7", *budget]
+    )
+    assert goals.main() == (Exit.DONE if measures else Exit.FAILED)
+    ((*words, _, seed, _, where),) = asked
+    assert (seed, where) == ("7", str(path)) and words[: len(goals.RANDOM)] == list(goals.RANDOM)
+    assert ("--budget-seconds" in words) == bool(budget)
 
 
 def test_the_script_judges_files_by_their_names(
