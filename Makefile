@@ -5,6 +5,8 @@
 #                        (FP8GEMM_TEST_THIRD). What was compiled is kept in .cache/test-kernels (FP8GEMM_TEST_CACHE)
 #   make test-all        the same with all of these kernels, as every night, and where a device header changed of late
 #   make test-gpu        the tests of a GPU alone; each says why it is skipped where there is none
+#   make engines         vLLM's and SGLang's Python, and vLLM's tests, into ~/.cache/fp8gemm-tests/engines (or
+#                        FP8GEMM_TEST_ENGINES); then make test runs them on the reference. Half a gigabyte, once
 #   make check           style and types
 #   make pages           links, file names and examples of the pages, and the project's own files
 #   make docs            the pages as a site, in build/site: open index.html there; a dead link is an error
@@ -19,7 +21,7 @@ ENVIRONMENT := $(VENV)/python.path
 # Read when a recipe runs, by which time the file is there.
 RUN = PYTHONPATH=. "$$(cat $(ENVIRONMENT))"
 
-.PHONY: demo test test-all test-gpu check pages docs dist matrix release mutants clean
+.PHONY: demo test test-all test-gpu engines check pages docs dist matrix release mutants clean
 
 demo: $(ENVIRONMENT)
 	@$(RUN) -m fp8gemm demo $(ARGS)
@@ -32,6 +34,9 @@ test-all: test
 
 test-gpu: $(ENVIRONMENT)
 	@$(RUN) -m pytest -rs tests/gpu $(ARGS)
+
+engines: $(ENVIRONMENT)
+	@$(RUN) -m tests.engines.fetch
 
 check: $(ENVIRONMENT)
 	@$(RUN) -m ruff check .

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
         quantize_rms_norm,
         quantize_silu_mul,
         quantize_weight,
+        quantize_with_transpose,
     )
+    from fp8gemm.products.training import linear
     from fp8gemm.scales import to_mn_major
     from fp8gemm.tuning.grouped import enumerate_grouped_configs
     from fp8gemm.tuning.select import enumerate_configs, select
@@ -59,6 +61,7 @@ __all__ = [
     "gemm_k_grouped",
     "gemm_masked",
     "include_dir",
+    "linear",
     "nn",
     "ops",
     "plan",
@@ -67,6 +70,7 @@ __all__ = [
     "quantize_rms_norm",
     "quantize_silu_mul",
     "quantize_weight",
+    "quantize_with_transpose",
     "select",
     "to_mn_major",
     "warmup",
@@ -94,7 +98,9 @@ _NAMES = {
         "quantize_rms_norm",
         "quantize_silu_mul",
         "quantize_weight",
+        "quantize_with_transpose",
     ),
+    "fp8gemm.products.training": ("linear",),
     "fp8gemm.scales": ("to_mn_major",),
     "fp8gemm.tuning.grouped": ("enumerate_grouped_configs",),
     "fp8gemm.tuning.select": ("enumerate_configs", "select"),

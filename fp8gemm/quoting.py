@@ -1,4 +1,4 @@
-"""What messages show: what others gave - values, texts, paths - in few characters and one line, and counts."""
+"""What messages show: what others gave - values, texts, paths - in few characters and one line, counts, and sizes."""
 
 from __future__ import annotations
 
@@ -36,3 +36,13 @@ def quoted_path(path: str | os.PathLike[str]) -> str:
 def counted(count: int, thing: str) -> str:
     """A number of things: "1 kernel", "2 kernels"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def size_text(size: int) -> str:
+    """Bytes for people, in units of 1024."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

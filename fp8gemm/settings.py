@@ -51,8 +51,8 @@ class Settings:
         backend: ``auto`` runs Hopper kernels on CUDA tensors and the reference on CPU tensors;
             ``reference`` runs the reference on both.
         num_sms: at most this many SMs for a kernel; None for all.
-        batch_invariant: whether products that do not say so themselves are computed in an order that does not depend on
-            M, so that a row of a result has the same bits whatever other rows there are.
+        batch_invariant: whether products that do not say so themselves, and norms, are computed in an order that does
+            not depend on M, so that a row of a result has the same bits whatever other rows there are.
         pdl: programmatic dependent launch: a kernel may start before the one ahead of it in the stream has ended, and
             prepare what does not depend on that one. Results are the same bits either way.
         tables: files of tuned configs; for a shape that several know the first decides, and all of them come before

@@ -81,6 +81,18 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def obstacle(path: Path) -> str:
+    """What is in the way of `write_text`, as far as a look tells; an empty string if nothing is. Makes nothing."""
+    file = Path(os.path.realpath(path))
+    there = next(each for each in (file, *file.parents) if each.exists())
+    if file.is_dir():
+        return f"the directory {file}"
+    if there != file and not there.is_dir():
+        return f"{there} above it, which is no directory"
+    written = there.parent if file.is_file() else there  # a file is replaced by another one of its name
+    return "" if os.access(written, os.W_OK) else f"{written}, which may not be written to"
+
+
 def token() -> str:
     """Eight hexadecimal digits that nobody else has."""
     return os.urandom(4).hex()

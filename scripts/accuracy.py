@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
-from tqdm import tqdm  # noqa: E402
 
 from fp8gemm import __version__  # noqa: E402
 from fp8gemm.cli.arguments import parse_m, parse_nk, parse_positive  # noqa: E402
@@ -39,11 +38,12 @@ from fp8gemm.lab.accuracy.data import DISTRIBUTIONS, Distribution  # noqa: E402
 from fp8gemm.lab.accuracy.figures import Figures, compare, exact_product  # noqa: E402
 from fp8gemm.lab.accuracy.network import Agreement, NetworkShape, measure_network  # noqa: E402
 from fp8gemm.lab.accuracy.products import Operands, Product, available_products  # noqa: E402
-from fp8gemm.lab.accuracy.report import Report, Row, Verdict, header, line  # noqa: E402
+from fp8gemm.lab.accuracy.report import Report, Row, RowTable, Verdict  # noqa: E402
 from fp8gemm.lab.bench.report import Shape  # noqa: E402
 from fp8gemm.lab.demo.target import Target, find_target  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 from fp8gemm.lab.pyplot import require_matplotlib  # noqa: E402
+from fp8gemm.terminal.progress import bar  # noqa: E402
 from tests.numerics import Gate, check  # noqa: E402
 
 SENTENCES = ROOT / "tests" / "data" / "sentences.txt"
@@ -232,22 +232,22 @@ def _measure(
     seed = heading["seed"]
     rows: list[Row] = []
     agreement: dict[str, dict[str, Agreement]] = {}
-    # None: no bar where standard error is no terminal.
     with (
         _current(target),
         torch.no_grad(),
-        tqdm(total=len(work) + len(DISTRIBUTIONS), leave=False, disable=None) as bar,
+        bar(len(work) + len(DISTRIBUTIONS), "rows") as progress,
     ):
-        bar.write(header([product.name for product in products]))
+        table = RowTable([product.name for product in products])
+        progress.write(table.header())
         for distribution, sweep, shape in work:
             rows.append(_row(distribution, sweep, shape, products, generator=_generator(target, seed + len(rows))))
-            bar.write(line(rows[-1]))
-            bar.update()
+            progress.write(table.line(rows[-1]))
+            progress.update()
         for distribution in DISTRIBUTIONS:
             agreement[distribution.name] = measure_network(
                 distribution, options.network, products, _generator(target, seed)
             )
-            bar.update()
+            progress.update()
     return Report(heading, rows, agreement)
 
 

@@ -2,10 +2,12 @@
 
 For a change of device code that may cost no speed. Of few rows all take turns of a few milliseconds. From 512 rows on
 each is measured alone, because the clock follows the power that a kernel draws, 20 to 60 ms late: in bursts (an idle
-pause, then 2 ms of replays) and sustained (the second half of some hundred milliseconds of replays). Runs from a
-checkout, on a Hopper GPU.
+pause, then 2 ms of replays) and sustained (1.11 s of replays, of which the last 0.86 s count). Runs from a checkout, on
+a Hopper GPU.
 
-Exit code 0: measured. 1: some kernel of some headers gives other bits. 2: bad arguments. 3: no Hopper GPU.
+``--without`` times headers without a part of the main loop, whose bits are others: what that part costs.
+
+Exit code 0: measured. 1: some kernel of other headers gives other bits. 2: bad arguments. 3: no Hopper GPU.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch  # noqa: E402
+from ablations import ABLATIONS, headers_without  # noqa: E402
 from compared_products import Call, Case, products  # noqa: E402
 
 from fp8gemm.cli.arguments import parse_positive  # noqa: E402
@@ -40,7 +44,7 @@ from fp8gemm.lab.bench.timing import Timer, measure_in_turn, schedule_sets  # no
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 from tests.mutations import tree  # noqa: E402
 
-NEW, DEEP_GEMM = "new", "deepgemm"
+NEW, DEEP_GEMM, WITHOUT = "new", "deepgemm", "without "
 TURNS, SUSTAINED = 25, 6
 
 Row = dict[str, Any]
@@ -61,7 +65,7 @@ def measure(case: Case, headers: dict[str, Path], sustained: int = SUSTAINED) ->
         bits = case.out.clone().view(torch.uint8)
         torch.cuda.synchronize()  # the graphs' launches are on a stream of their own
         first = bits if first is None else first
-        same = same and bool(torch.equal(first, bits))
+        same = same and (name.startswith(WITHOUT) or bool(torch.equal(first, bits)))
         graphs[name] = graph(calls)
     if case.deep_gemm is not None:
         try:
@@ -96,20 +100,31 @@ def shown(row: Row) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--headers", action="append", required=True, metavar="NAME=DIR", help="others, to compare with")
+    parser.add_argument("--headers", action="append", default=[], metavar="NAME=DIR", help="others, to compare with")
+    parser.add_argument(
+        "--without", action="append", default=[], choices=ABLATIONS, help="also ours without this part of the main loop"
+    )
     add_json(parser, ", again after each product")
     parser.add_argument("--commit", help="of these headers, where git cannot tell")
     parser.add_argument("--only", action="append", metavar="TEXT", help="products whose name has this text, or another")
     parser.add_argument("--sustained", type=parse_positive, default=SUSTAINED, help="samples of that regime, default 6")
     parser.add_argument("--seconds", type=float, default=540.0, help="begin none after this many")
     options = parser.parse_args()
+    if not options.headers and not options.without:
+        parser.error("expected --headers or --without, to compare with; got neither")
     diagnosis = diagnose()
     if diagnosis.status is not DeviceStatus.READY:
         note(f"compare_headers: {diagnosis.message}")
         return Exit.NO_GPU
-    started, rows = time.monotonic(), list[Row]()
     headers = {NEW: tree.INCLUDE}
     headers |= {name: Path(place).resolve() for name, _, place in (each.partition("=") for each in options.headers)}
+    with TemporaryDirectory() as place:
+        headers |= {f"{WITHOUT}{part}": headers_without(part, Path(place).resolve()) for part in options.without}
+        return compare(options, headers)
+
+
+def compare(options: argparse.Namespace, headers: dict[str, Path]) -> Exit:
+    started, rows = time.monotonic(), list[Row]()
     wanted = [product for product in products() if any(each in product.name for each in options.only or [""])]
     for include in headers.values():
         tree.use(include)

@@ -6,6 +6,7 @@ when the site is built, and so is a page for every file outside docs/ that some 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -37,7 +38,7 @@ OF_ROOT = {
 }
 """Pages of the root, and what they are in the site."""
 API = {
-    "Products": ("fp8gemm", ("gemm", "plan", "Plan", "gemm_grouped", "gemm_masked", "gemm_k_grouped")),
+    "Products": ("fp8gemm", ("gemm", "plan", "Plan", "gemm_grouped", "gemm_masked", "gemm_k_grouped", "linear")),
     "Quantisers": (
         "fp8gemm",
         tuple(name for name in fp8gemm.__all__ if name.startswith("quantize_")) + ("to_mn_major",),
@@ -52,6 +53,7 @@ API = {
 """What api.md documents: of a module these names, or all that it exports."""
 LANGUAGES = {".py": "python", ".cuh": "cpp", ".cu": "cpp", ".toml": "toml", ".json": "json"}
 
+_PICTURE = re.compile(r"!\[[^\]]*\]\((?P<target>[^)\s]+\.png)\)")
 _LINK = re.compile(r"\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -68,8 +70,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Have links lead to where the pages are in the site."""
-    return relinked(markdown, page.file.src_uri)
+    """Have links lead to where the pages are in the site, and a picture, which a phone shows small, to itself."""
+    return _PICTURE.sub(r"[\g<0>](\g<target>)", relinked(markdown, page.file.src_uri))
 
 
 def relinked(markdown: str, page: str) -> str:
@@ -117,14 +119,23 @@ def command_page() -> str:
     parts = ["# Commands\n", "What each says to `--help`, at 80 columns."]
     for name in cli.COMMANDS:
         parts.append(f"\n## fp8gemm {name}\n\n```text\n{help_of(name)}\n```")
+        for action in actions_of(name):
+            parts.append(f"\n### fp8gemm {name} {action}\n\n```text\n{help_of(name, action)}\n```")
     return "\n".join(parts) + "\n"
 
 
-def help_of(command: str) -> str:
+def actions_of(command: str) -> list[str]:
+    """The commands within a command."""
+    import_module(f"fp8gemm.cli.{command}").add_arguments(parser := argparse.ArgumentParser())
+    within = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return [name for each in within for name in each.choices]
+
+
+def help_of(*command: str) -> str:
     """What a command prints for ``--help``."""
     out = io.StringIO()
     with mock.patch.dict(os.environ, COLUMNS="80"), contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        cli.main([command, "--help"])
+        cli.main([*command, "--help"])
     return out.getvalue().strip()
 
 

@@ -34,6 +34,8 @@ from fp8gemm.driver.device import DeviceStatus, device_info, diagnose  # noqa: E
 from fp8gemm.jit.parallel import build_many  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
+from fp8gemm.terminal.progress import bar  # noqa: E402
+from fp8gemm.terminal.table import Cell, Column, Painted, Table, fitted  # noqa: E402
 
 TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
 CLEAN = "clean"
@@ -166,12 +168,13 @@ def table(findings: Sequence[Finding]) -> str:
     tools = list(dict.fromkeys(finding.tool for finding in findings))
     rows = list(dict.fromkeys((finding.kernel, finding.shape) for finding in findings))
     cells = {(finding.kernel, finding.shape, finding.tool): finding.status for finding in findings}
-    names = [f"{kernel} {shape}".rstrip() for kernel, shape in rows]
-    first, width = max(map(len, names)), max(len(text) for text in [*tools, *cells.values()])
-    lines = [" ".join([" " * first, *(f"{tool:>{width}}" for tool in tools)])]
-    for name, row in zip(names, rows, strict=True):
-        lines.append(" ".join([f"{name:<{first}}", *(f"{cells.get((*row, tool), '-'):>{width}}" for tool in tools)]))
-    return "\n".join(lines)
+    drawn: list[list[Cell]] = []
+    for row in rows:
+        found = [cells.get((*row, tool), "-") for tool in tools]
+        verdicts = [Painted(status, "green" if is_clean(status) else "red") for status in found]
+        drawn.append([" ".join(row).rstrip(), *verdicts])
+    printed = Table(fitted([Column(left=True), *map(Column, tools)], drawn))
+    return "\n".join([printed.header(), *(printed.line(*row) for row in drawn)])
 
 
 def report(findings: Sequence[Finding], gpu: str) -> dict[str, Any]:
@@ -179,6 +182,21 @@ def report(findings: Sequence[Finding], gpu: str) -> dict[str, Any]:
     rows = [{name: value for name, value in asdict(each).items() if name != "detail"} for each in findings]
     today = datetime.date.today().isoformat()
     return {"gpu": gpu, "date": today, **provenance(), "findings": rows, "limits": LIMITS}
+
+
+def run_tools(sanitizer: str, tools: Sequence[str], indices: Sequence[int], *, timeout: float) -> list[Finding]:
+    """Every tool on these kernels; what is not clean is told at once."""
+    findings = []
+    with bar(len(tools) * len(indices), "verdicts") as progress:
+        for tool in tools:
+            progress.set_description(tool)
+            for finding in find(sanitizer, tool, indices, timeout=timeout):
+                findings.append(finding)
+                progress.update()
+                if not finding.clean:
+                    told = f"{tool} {finding.kernel} {finding.shape}: {finding.status}\n{finding.detail}"
+                    progress.write(told, file=sys.stderr)
+    return findings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,12 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with lines_named():
         build_many([KERNELS[index].request for index in indices])
 
-    findings = []
-    for tool in tools:
-        for finding in find(sanitizer, tool, indices, timeout=options.timeout):
-            findings.append(finding)
-            if not finding.clean:
-                note(f"{tool} {finding.kernel} {finding.shape}: {finding.status}\n{finding.detail}")
+    findings = run_tools(sanitizer, tools, indices, timeout=options.timeout)
     tell(options, f"{table(findings)}\n\n{LIMITS}")
     tell_json(options, report(findings, device_info(0).name))
     return Exit.DONE if all(finding.clean for finding in findings) else Exit.FAILED

@@ -121,12 +121,16 @@ def swap_ab_kernels() -> Iterator[Kernel]:
 DENSE = tuple(dense_kernels())
 PRODUCTS = (*DENSE, *swap_ab_kernels())
 QUANTISINGS = tuple(quantisings())
+KINDS = [each.kind for each in QUANTISINGS]
 GROUPED = tuple(grouped())
 KERNELS: tuple[Kernel | Quantising | GroupedProduct | Ranges, ...] = (*PRODUCTS, *QUANTISINGS, *GROUPED)
 QUICK = (
     *(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11)),
     *(len(DENSE), len(DENSE) + 1),
-    *(len(PRODUCTS) + [each.kind for each in QUANTISINGS].index(kind) for kind in ("blocks", "add-norm")),
+    *(
+        len(PRODUCTS) + [each.kind for each in QUANTISINGS].index(kind)
+        for kind in ("blocks", "with-transpose", "add-norm")
+    ),
     *(len(PRODUCTS) + i for i in (4, 5)),
     *(len(PRODUCTS) + len(QUANTISINGS) + i for i in (0, 5, 7, 10)),
 )

@@ -29,9 +29,11 @@ from fp8gemm.kernels.quantize import (  # noqa: E402
     quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
+    quantizer_with_transpose,
 )
 from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
 from fp8gemm.scales import block_count, mn_major_pitch  # noqa: E402
+from fp8gemm.sizes import SCALE_BLOCK  # noqa: E402
 
 Upload = Callable[[Tensor], Tensor]
 
@@ -167,6 +169,46 @@ class MaskedQuantising(Quantising):
         return relative_error(found[there], (reference.silu_mul(rows) if silu else rows).double())
 
 
+@dataclass(frozen=True)
+class TransposingQuantising(Quantising):
+    """One of a matrix and its transpose; ``kind`` is "with-transpose"."""
+
+    def run(self, upload: Upload) -> float:
+        """One launch, and the larger of both relative errors.
+
+        Args:
+            upload: brings a tensor to the GPU, strides and all.
+        """
+        (values,) = self._inputs().values()
+        width = block_count(self.m) * SCALE_BLOCK
+        outputs = [
+            (upload(torch.full((rows, columns), 0x7F, dtype=torch.uint8)), upload(_poisoned_scales(rows, columns)))
+            for rows, columns in ((self.m, self.k), (self.k, width))
+        ]
+        (codes, scales), transpose = (
+            (codes.view(torch.float8_e4m3fn), memory.t()[: len(codes)]) for codes, memory in outputs
+        )
+        kernel, x = QuantizeKernel(self.quantizer, device_index=0), upload(values)  # which must outlive the launch
+        kernel.bind(x, codes, scales, stream=torch.cuda.current_stream().cuda_stream, transpose=transpose)()
+        torch.cuda.synchronize()
+        wanted = values.double(), torch.nn.functional.pad(values.double().t(), (0, width - self.m))
+        return max(
+            relative_error(_values(codes.cpu(), memory.cpu()), right)
+            for (codes, memory), right in zip(outputs, wanted, strict=True)
+        )
+
+
+def _poisoned_scales(rows: int, columns: int) -> Tensor:
+    return torch.full((block_count(columns), mn_major_pitch(rows)), math.nan)
+
+
+def _values(codes: Tensor, memory: Tensor) -> Tensor:
+    """What codes, as bytes, and MN-major scales, as they lie, stand for."""
+    rows, columns = codes.shape
+    of_columns = memory.t()[:rows].repeat_interleave(128, 1)[:, :columns]
+    return codes.view(torch.float8_e4m3fn).double() * of_columns.double()
+
+
 def quantisings() -> Iterator[Quantising]:
     """Every kind, with each number of rows, warps or pieces of a row, and every dtype somewhere; tails everywhere."""
     dtypes = list(INPUTS)
@@ -181,6 +223,8 @@ def quantisings() -> Iterator[Quantising]:
             )
     for i, warps in enumerate(WARPS_OF_BLOCK):
         yield Quantising(quantizer_of_blocks(INPUTS[dtypes[2 * i % 3]], warps), "blocks", 130, 272, dtypes[2 * i % 3])
+    for dtype in dtypes:
+        yield TransposingQuantising(quantizer_with_transpose(INPUTS[dtype]), "with-transpose", 131, 272, dtype)
     for i, (threads, residual) in enumerate(product((32, 96), (False, True))):
         dtype = dtypes[i % 3]
         quantizer = quantizer_of_norm(528, INPUTS[dtype], INPUTS[dtype], residual=residual, threads=threads)

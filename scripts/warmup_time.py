@@ -20,8 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -32,6 +30,7 @@ from fp8gemm.jit.compiler import nvrtc_version  # noqa: E402
 from fp8gemm.lab.bench.modes import processor_name  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 from fp8gemm.quoting import counted  # noqa: E402
+from fp8gemm.terminal.progress import bar  # noqa: E402
 
 MODEL = ROOT / "tests" / "data" / "configs" / "deepseek-v3.json"
 LAYOUT = "none"
@@ -142,11 +141,11 @@ def main() -> int:
     # The first process of all also pays for the machine's own cold files, and writes bytecode; it is not counted.
     warmup("--model", str(options.model), "--list")
     runs = []
-    with tqdm(total=len(options.tp) * (1 + options.repeats), unit=" runs", leave=False, disable=None) as bar:
+    with bar(len(options.tp) * (1 + options.repeats), "runs") as shown:
         for ranks in options.tp:
-            run = measure(options.model, ranks, options.max_m, repeats=options.repeats, progress=bar.update)
+            run = measure(options.model, ranks, options.max_m, repeats=options.repeats, progress=shown.update)
             with apart(options):
-                tqdm.write(line(run))
+                shown.write(line(run))
             runs.append(run)
     tell_json(options, result(runs, options.repeats))
     return Exit.DONE

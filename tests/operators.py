@@ -113,6 +113,7 @@ SAMPLES: dict[str, Callable[[torch.device], Arguments]] = {
     "quantize_activation of one row": lambda device: ((_x(device, rows=1),), {}),
     "quantize_activation_out": _quantize_activation_out,
     "quantize_weight": lambda device: ((_x(device, rows=N),), {}),
+    "quantize_with_transpose": lambda device: ((_x(device),), {}),
     "quantize_silu_mul": lambda device: ((_x(device, columns=2 * K),), {}),
     "quantize_activation of groups": lambda device: ((_groups(device),), {"counts": _counts(device)}),
     "quantize_silu_mul of groups": lambda device: ((_groups(device, 2 * K),), {"counts": _counts(device).long()}),

@@ -27,10 +27,10 @@ from fp8gemm.kernels import quantize as quantize_family
 from fp8gemm.kernels import swap_ab as swap_ab_family
 from fp8gemm.products import calls, dense, operands, plans, quantizers
 from fp8gemm.products import linear as linear_plan
-from fp8gemm.reference import gemm_reference, quantize_rows
-from fp8gemm.scales import block_count
+from fp8gemm.reference import gemm_reference, quantize_blocks, quantize_rows, quantize_with_transpose
+from fp8gemm.scales import block_count, mn_major_pitch
 from fp8gemm.tuning.hopper import named_chip
-from fp8gemm.tuning.problem import Addend
+from fp8gemm.tuning.problem import Addend, Scaling
 
 STREAM = 17
 
@@ -128,7 +128,7 @@ class PlayedGpu:
         request, params = self.loads[bound.config.function], bound.arguments.params
         if isinstance(params, QuantizeParams):
             address = params.x
-            _quantise(dict(request.config), params)
+            _quantise(request, params)
         else:
             assert isinstance(bound.arguments, ArgumentBlock)
             address = _multiply(dict(request.config), bound.arguments)
@@ -158,27 +158,35 @@ def _point(destination: int, address: int) -> None:
     ctypes.c_uint64.from_address(destination).value = address
 
 
-def _quantise(config: dict[str, Any], params: QuantizeParams) -> None:
+def _quantise(request: KernelRequest, params: QuantizeParams) -> None:
     rows, k = params.rows, params.k
-    x = _read(params.x, _INPUTS[config["input"].name], (rows, k), (params.x_stride, 1))
-    codes, scales = quantize_rows(x)
+    x = _read(params.x, _INPUTS[dict(request.config)["input"].name], (rows, k), (params.x_stride, 1))
+    of_blocks = request.family == "QuantizeBlocks"
+    codes, scales = quantize_blocks(x) if of_blocks else quantize_rows(x)
     _write(params.codes, codes, (k, 1))
-    _write(params.scales, scales, (1, params.scales_pitch))
+    _write(params.scales, scales, scales.stride() if of_blocks else (1, params.scales_pitch))
+    if request.family == "QuantizeWithTranspose":
+        *_, of_transpose, their_scales = quantize_with_transpose(x)
+        _write(params.transposed, of_transpose, of_transpose.stride())
+        _write(params.transposed_scales, their_scales, (1, params.transposed_pitch))
 
 
 def _multiply(config: dict[str, Any], block: ArgumentBlock) -> int:
     """The product of what the block describes; A's address."""
     params, n, k = block.params, config["n"], config["k"]
     m, blocks = params.m, block_count(k)
-    map_a, tail_a, map_scales, map_b, tail_b, map_d = (
+    map_a, tail_a, map_scales, map_b, tail_b, map_scales_b, map_d = (
         int(ctypes.c_uint64.from_address(getattr(block, f"tensor_map_{name}")).value)
-        for name in ("a", "a_tail", "scales_a", "b", "b_tail", "d")
+        for name in ("a", "a_tail", "scales_a", "b", "b_tail", "scales_b", "d")
     )
     assert tail_a in (0, map_a) and tail_b in (0, map_b) and map_d in (0, params.d)
-    pitch = params.scales_a_stride_k if params.scales_a else -(-m // 4) * 4
+    pitch = params.scales_a_stride_k if params.scales_a else mn_major_pitch(m)
     a, b = (_read(at, torch.float8_e4m3fn, (rows, k), (k, 1)) for at, rows in ((map_a, m), (map_b, n)))
     scales_a = _read(params.scales_a or map_scales, torch.float32, (m, blocks), (1, pitch))
-    scales_b = _read(params.scales_b, torch.float32, (block_count(n), blocks), (blocks, 1))
+    if config.get("scaling") is Scaling.ROW:
+        scales_b = _read(map_scales_b, torch.float32, (n, blocks), (1, mn_major_pitch(n)))
+    else:
+        scales_b = _read(params.scales_b, torch.float32, (block_count(n), blocks), (blocks, 1))
     dtype = None if config["bias"] is Addend.NONE else getattr(torch, config["bias"].value)
     bias = None if dtype is None else _read(params.bias, dtype, (n,), (1,))
     out_dtype = getattr(torch, config["output"].value)

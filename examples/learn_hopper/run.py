@@ -30,6 +30,7 @@ from fp8gemm.driver.launch import BoundLaunch, LaunchConfig  # noqa: E402
 from fp8gemm.driver.library import ensure_context, get_function, load_library, set_max_dynamic_shared  # noqa: E402
 from fp8gemm.driver.tensor_map import MAP_ALIGNMENT, MAP_BYTES, DataType, encode_2d  # noqa: E402
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source  # noqa: E402
+from fp8gemm.terminal.table import Column, Table, fitted  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 _LOCAL_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
@@ -175,9 +176,8 @@ def time_us(launch: BoundLaunch) -> float:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    table = Table(fitted([Column(title, left=True) for title in header], rows), gap="  ")
+    print("\n".join([table.header(), *(table.line(*row) for row in rows)]))
 
 
 def run_all(device_index: int) -> bool:

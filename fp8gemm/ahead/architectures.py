@@ -12,7 +12,7 @@ there are a few kernels too many and never one too few.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fp8gemm.ahead.model_config import Bias, Fields, read_config
@@ -33,12 +33,14 @@ class LinearShape:
         name: the end of its name in the model, for people (``"o_proj"``, ``"shared_experts.up_proj"``).
         n, k: output and input features of one rank.
         bias: whether it adds a bias. With ``tp > 1`` engines add that of ``o_proj`` and ``down_proj`` on one rank.
+        layers: how many of the model's layers have one; None where the configuration does not say.
     """
 
     name: str
     n: int
     k: int
     bias: bool = False
+    layers: int | None = field(default=None, compare=False)
 
     @property
     def reads_norm(self) -> bool:
@@ -95,19 +97,22 @@ class _Layout:
         """Layers of the same input: one of that name if they are merged, else the parts."""
         if not self.merged:
             return parts
-        return [LinearShape(name, sum(part.n for part in parts), parts[0].k, parts[0].bias)]
+        return [LinearShape(name, sum(part.n for part in parts), parts[0].k, parts[0].bias, parts[0].layers)]
 
 
 @dataclass(frozen=True)
 class _MlpSizes:
-    """Intermediate sizes of the MLPs that are no routed experts; 0 where a model has none."""
+    """Intermediate sizes of the MLPs that are no routed experts, 0 where a model has none; and how many layers have
+    them."""
 
     dense: int = 0
     shared: int = 0
+    dense_layers: int | None = None
+    shared_layers: int | None = None
 
 
 def _dense_mlp(fields: Fields) -> _MlpSizes:
-    return _MlpSizes(fields.size("intermediate_size"))
+    return _MlpSizes(fields.size("intermediate_size"), dense_layers=hidden_layers(fields))
 
 
 def _routed_experts_alone(fields: Fields) -> _MlpSizes:
@@ -116,7 +121,7 @@ def _routed_experts_alone(fields: Fields) -> _MlpSizes:
 
 def _qwen3_moe_mlp(fields: Fields) -> _MlpSizes:
     dense, _ = qwen_layer_kinds(fields)
-    return _MlpSizes(fields.size("intermediate_size") if dense else 0)
+    return _MlpSizes(fields.size("intermediate_size") if dense else 0, dense_layers=dense)
 
 
 def _qwen2_moe_mlp(fields: Fields) -> _MlpSizes:
@@ -124,14 +129,13 @@ def _qwen2_moe_mlp(fields: Fields) -> _MlpSizes:
     return _MlpSizes(
         fields.size("intermediate_size") if dense else 0,
         fields.size("shared_expert_intermediate_size", least=0) if sparse else 0,
+        dense,
+        sparse,
     )
 
 
-def qwen_layer_kinds(fields: Fields) -> tuple[bool, bool]:
-    """Whether any layer has a dense MLP, and whether any has experts.
-
-    Layers are counted: a config may state any number of them.
-    """
+def qwen_layer_kinds(fields: Fields) -> tuple[int, int]:
+    """How many layers have a dense MLP, and how many have experts; none is listed, for a config may state a billion."""
     # transformers writes the first name and, for some of its classes, the second.
     experts = fields.size_or_null("num_experts", fields.size_or_null("num_local_experts", 1, least=0), least=0)
     dense_layers = fields.indices("mlp_only_layers")
@@ -139,7 +143,8 @@ def qwen_layer_kinds(fields: Fields) -> tuple[bool, bool]:
     layers = fields.size("num_hidden_layers")
     # Every step-th layer has experts, but for those that are named.
     sparse = layers // step - sum(layer < layers and (layer + 1) % step == 0 for layer in dense_layers)
-    return not experts or sparse < layers, bool(experts) and sparse > 0
+    sparse = sparse if experts else 0
+    return layers - sparse, sparse
 
 
 def _deepseek_mlp(fields: Fields) -> _MlpSizes:
@@ -148,6 +153,8 @@ def _deepseek_mlp(fields: Fields) -> _MlpSizes:
     return _MlpSizes(
         fields.size("intermediate_size") if dense else 0,
         fields.size("moe_intermediate_size") * shared if shared else 0,
+        min(dense, layers),
+        max(layers - dense, 0),
     )
 
 
@@ -217,6 +224,11 @@ def find_architecture(config: Mapping[str, Any]) -> tuple[Fields, Architecture]:
     return Fields(config, model_type), known
 
 
+def hidden_layers(fields: Fields) -> int | None:
+    """Layers of the model, each of which has attention; None where the configuration does not say."""
+    return fields.size_or_null("num_hidden_layers", None)
+
+
 def hidden_size(fields: Fields) -> int:
     """Features between blocks, which are normed."""
     return fields.size("hidden_size", most=MAX_NORM_K)
@@ -229,36 +241,40 @@ def _attention(fields: Fields, architecture: Architecture, layout: _Layout) -> I
     head_dim = fields.size_or_null("head_dim", architecture.head_dim) or hidden // heads
     q = head_dim * layout.share("num_attention_heads", heads)
     kv = head_dim * layout.key_value_heads(key_value_heads)
-    bias = fields.bias(architecture.qkv_bias)
-    parts = [LinearShape(f"{name}_proj", n, hidden, bias) for name, n in (("q", q), ("k", kv), ("v", kv))]
+    bias, layers = fields.bias(architecture.qkv_bias), hidden_layers(fields)
+    parts = [LinearShape(f"{name}_proj", n, hidden, bias, layers) for name, n in (("q", q), ("k", kv), ("v", kv))]
     yield from layout.together("qkv_proj", parts)
-    yield LinearShape("o_proj", hidden, q, fields.bias(architecture.output_bias))
+    yield LinearShape("o_proj", hidden, q, fields.bias(architecture.output_bias), layers)
 
 
 def _latent_attention(fields: Fields, architecture: Architecture, layout: _Layout) -> Iterator[LinearShape]:
     """DeepSeek's: keys and values, and in the larger models queries too, go through a low rank."""
-    hidden, bias = hidden_size(fields), fields.bias(architecture.qkv_bias)
+    hidden, bias, layers = hidden_size(fields), fields.bias(architecture.qkv_bias), hidden_layers(fields)
     heads = layout.share("num_attention_heads", fields.size("num_attention_heads"))
     key_dim, rotary_dim, value_dim = map(fields.size, ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     kv_rank = fields.size("kv_lora_rank", most=MAX_NORM_K)
     q_rank = fields.size_or_null("q_lora_rank", 1536, most=MAX_NORM_K)
     q = heads * (key_dim + rotary_dim)
-    kv_a = LinearShape("kv_a_proj_with_mqa", kv_rank + rotary_dim, hidden, bias)
+    kv_a = LinearShape("kv_a_proj_with_mqa", kv_rank + rotary_dim, hidden, bias, layers)
     if q_rank is None:
-        yield from (LinearShape("q_proj", q, hidden), kv_a)
+        yield from (LinearShape("q_proj", q, hidden, layers=layers), kv_a)
     else:
-        yield from layout.together("fused_qkv_a_proj", [LinearShape("q_a_proj", q_rank, hidden, bias), kv_a])
-        yield LinearShape("q_b_proj", q, q_rank)
-    yield LinearShape("kv_b_proj", heads * (key_dim + value_dim), kv_rank)
-    yield LinearShape("o_proj", hidden, heads * value_dim, fields.bias(architecture.output_bias))
+        yield from layout.together("fused_qkv_a_proj", [LinearShape("q_a_proj", q_rank, hidden, bias, layers), kv_a])
+        yield LinearShape("q_b_proj", q, q_rank, layers=layers)
+    yield LinearShape("kv_b_proj", heads * (key_dim + value_dim), kv_rank, layers=layers)
+    yield LinearShape("o_proj", hidden, heads * value_dim, fields.bias(architecture.output_bias), layers)
 
 
 def _mlps(fields: Fields, architecture: Architecture, layout: _Layout) -> Iterator[LinearShape]:
     sizes = architecture.mlp_sizes(fields)
     hidden, bias = hidden_size(fields), fields.bias(architecture.mlp_bias)
-    for prefix, total in (("", sizes.dense), (f"{architecture.shared_expert}.", sizes.shared)):
+    kinds = (
+        ("", sizes.dense, sizes.dense_layers),
+        (f"{architecture.shared_expert}.", sizes.shared, sizes.shared_layers),
+    )
+    for prefix, total, layers in kinds:
         if total:
             size = layout.share(f"intermediate size of {prefix}down_proj", total)
-            parts = [LinearShape(f"{prefix}{name}_proj", size, hidden, bias) for name in ("gate", "up")]
+            parts = [LinearShape(f"{prefix}{name}_proj", size, hidden, bias, layers) for name in ("gate", "up")]
             yield from layout.together(f"{prefix}gate_up_proj", parts)
-            yield LinearShape(f"{prefix}down_proj", hidden, size, bias)
+            yield LinearShape(f"{prefix}down_proj", hidden, size, bias, layers)

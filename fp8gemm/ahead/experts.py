@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from fp8gemm.ahead.architectures import find_architecture, hidden_size, qwen_layer_kinds
+from fp8gemm.ahead.architectures import find_architecture, hidden_layers, hidden_size, qwen_layer_kinds
 from fp8gemm.ahead.model_config import Fields
 from fp8gemm.errors import InputError
 from fp8gemm.sizes import K_STEP, check_whole_number
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS
+
+_Routed = tuple[int, int, int | None]
+"""How many experts a layer has, their intermediate features, and how many layers have them."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,18 @@ class GroupedShape:
         name: the end of their name in the model, for people.
         groups: experts.
         n, k: output and input features of each.
+        layers: how many of the model's layers have such weights; None where the configuration does not say.
+        experts: of a layer, on all ranks together; 0 where nobody says.
+        experts_per_token: of these, those that a token goes to; None where the configuration does not say.
     """
 
     name: str
     groups: int
     n: int
     k: int
+    layers: int | None = field(default=None, compare=False)
+    experts: int = field(default=0, compare=False)
+    experts_per_token: int | None = field(default=None, compare=False)
 
 
 def experts_of_config(config: Mapping[str, Any], *, tp: int = 1, ep: int = 1) -> tuple[GroupedShape, ...]:
@@ -47,7 +56,7 @@ def experts_of_config(config: Mapping[str, Any], *, tp: int = 1, ep: int = 1) ->
         check_whole_number(name, ranks, 1)
     fields, _ = find_architecture(config)
     reader = _READERS.get(fields.model_type)
-    experts, intermediate = (0, 0) if reader is None else reader(fields)
+    experts, intermediate, layers = (0, 0, None) if reader is None else reader(fields)
     if not experts:
         return ()
     if experts % ep:
@@ -60,9 +69,10 @@ def experts_of_config(config: Mapping[str, Any], *, tp: int = 1, ep: int = 1) ->
             f"experts: expected hidden and, on each of {sharing} ranks, intermediate features that are multiples of "
             f"{K_STEP}, got {hidden} and {intermediate}"
         )
+    routed = layers, experts, fields.size_or_null("num_experts_per_tok", None)
     return (
-        GroupedShape("experts.gate_up_proj", experts // ep, 2 * share, hidden),
-        GroupedShape("experts.down_proj", experts // ep, hidden, share),
+        GroupedShape("experts.gate_up_proj", experts // ep, 2 * share, hidden, *routed),
+        GroupedShape("experts.down_proj", experts // ep, hidden, share, *routed),
     )
 
 
@@ -74,30 +84,31 @@ def _ranks_of_an_expert(tp: int, ep: int) -> int:
     return tp // ep
 
 
-def _mixtral(fields: Fields) -> tuple[int, int]:
-    return fields.size("num_local_experts", least=0), fields.size("intermediate_size")
+def _mixtral(fields: Fields) -> _Routed:
+    return fields.size("num_local_experts", least=0), fields.size("intermediate_size"), hidden_layers(fields)
 
 
-def _qwen(fields: Fields) -> tuple[int, int]:
+def _qwen(fields: Fields) -> _Routed:
     _, sparse = qwen_layer_kinds(fields)
     if not sparse:
-        return 0, 0
+        return 0, 0, None
     # transformers writes the first name and, for some of its classes, the second.
     experts = fields.size_or_null("num_experts", fields.size_or_null("num_local_experts", None, least=0), least=0)
-    return fields.size("num_experts") if experts is None else experts, fields.size("moe_intermediate_size")
+    return fields.size("num_experts") if experts is None else experts, fields.size("moe_intermediate_size"), sparse
 
 
-def _deepseek(fields: Fields) -> tuple[int, int]:
-    if fields.size("first_k_dense_replace", least=0) >= fields.size("num_hidden_layers"):
-        return 0, 0
-    return fields.size("n_routed_experts", least=0), fields.size("moe_intermediate_size")
+def _deepseek(fields: Fields) -> _Routed:
+    dense, layers = fields.size("first_k_dense_replace", least=0), fields.size("num_hidden_layers")
+    if dense >= layers:
+        return 0, 0, None
+    return fields.size("n_routed_experts", least=0), fields.size("moe_intermediate_size"), layers - dense
 
 
-_READERS: dict[str, Callable[[Fields], tuple[int, int]]] = {
+_READERS: dict[str, Callable[[Fields], _Routed]] = {
     "mixtral": _mixtral,
     "qwen2_moe": _qwen,
     "qwen3_moe": _qwen,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
 }
-"""For each model type that has experts: how many there are, and their intermediate features."""
+"""For each model type that has experts, what is to know of them."""

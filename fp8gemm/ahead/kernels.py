@@ -22,6 +22,7 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
+    quantizer_with_transpose,
 )
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number, is_norm_depth
@@ -159,9 +160,14 @@ def norm_quantizers(dtype: InputType, weight: InputType, k: int, residual: Itera
 
 
 def all_quantizers(
-    dtypes: Iterable[OutputType], ks: Iterable[int], norm_weights: Sequence[OutputType] = ()
+    dtypes: Iterable[OutputType],
+    ks: Iterable[int],
+    norm_weights: Sequence[OutputType] = (),
+    *,
+    transposes: bool = False,
 ) -> list[KernelRequest]:
-    """Every quantiser of activations of these types and K, norms with weights of these types among them.
+    """Every quantiser of activations of these types and K, norms with weights of these types among them, and with
+    ``transposes`` that which training has.
 
     If no types of weights are given they are those of the activations. A K that can be multiplied but not normed has
     no norms.
@@ -169,6 +175,7 @@ def all_quantizers(
     found: list[KernelRequest] = []
     for dtype in (INPUTS[output] for output in dtypes):
         found += row_quantizers(dtype) + masked_quantizers(dtype) + weight_quantizers(dtype)
+        found += [quantizer_with_transpose(dtype).request] * transposes
         weights = [INPUTS[each] for each in norm_weights] or [dtype]
         for k, weight in product(filter(is_norm_depth, dict.fromkeys(ks)), weights):
             found += norm_quantizers(dtype, weight, k, (False, True))
@@ -189,10 +196,13 @@ def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRe
             return masked_quantizers(dtype, [QuantizeSource(config["source"])])
         if family == "QuantizeBlocks":
             return weight_quantizers(dtype)
+        if family == "QuantizeWithTranspose":
+            return [quantizer_with_transpose(dtype).request]
         if family == "QuantizeNorm":
             return norm_quantizers(dtype, InputType(config["weight"]), index(config["k"]), [bool(config["residual"])])
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(
             f"expected the constants of a quantiser {family}, got {quoted(dict(config))}: {error}"
         ) from error
-    raise InputError(f"expected QuantizeRows, QuantizeMasked, QuantizeBlocks or QuantizeNorm, got {quoted(family)}")
+    known = "QuantizeRows, QuantizeMasked, QuantizeBlocks, QuantizeWithTranspose or QuantizeNorm"
+    raise InputError(f"expected {known}, got {quoted(family)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fp8gemm.ahead.grouped import GroupedVariants
@@ -15,39 +16,44 @@ from fp8gemm.ahead.kernels import (
     demand,
     masked_quantizers,
     row_quantizers,
+    weight_quantizers,
 )
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.hints import MAX_M
-from fp8gemm.kernels.quantize import QuantizeSource
+from fp8gemm.kernels.quantize import QuantizeSource, quantizer_with_transpose
+from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Addend, OutputType, Problem, epilogue_text, parse_output
+from fp8gemm.tuning.problem import NO_EPILOGUE, Addend, OutputType, Problem, Scaling, epilogue_text, parse_output
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
-    from fp8gemm.nn import Fp8Experts, Fp8Linear
+    from fp8gemm.nn import Fp8Experts, Fp8Linear, Fp8TrainingLinear
 
 
 def demand_of_model(
     model: nn.Module, max_m: int | None, chips: str | Sequence[str] | None, output: OutputType = OutputType.BFLOAT16
 ) -> Demand:
-    """The kernels of its `Fp8Linear` and `Fp8Experts` modules, on the GPU where they are if no chips are named.
+    """The kernels of its `Fp8Linear`, `Fp8TrainingLinear` and `Fp8Experts` modules, on the GPU where they are if no
+    chips are named.
 
     Args:
-        output: what experts will put out, and take in.
+        output: what experts and layers that are trained will put out, and take in.
 
     Raises:
         InputError: it has none.
     """
-    from fp8gemm.nn import Fp8Experts, Fp8Linear
+    from fp8gemm.nn import Fp8Experts, Fp8Linear, Fp8TrainingLinear
 
     layers = [module for module in model.modules() if isinstance(module, Fp8Linear)]
     experts = [module for module in model.modules() if isinstance(module, Fp8Experts)]
-    if not layers and not experts:
+    trained = [module for module in model.modules() if isinstance(module, Fp8TrainingLinear)]
+    if not layers and not experts and not trained:
         raise InputError(
-            f"model: expected a module with Fp8Linear layers, as fp8gemm.nn.convert makes, or Fp8Experts, got "
-            f"{type(model).__name__} without one"
+            f"model: expected a module with Fp8Linear layers, as fp8gemm.nn.convert makes, Fp8TrainingLinear ones, or "
+            f"Fp8Experts, got {type(model).__name__} without one"
         )
     problems: list[AnyProblem] = [problem for layer in layers for problem in problems_of_layer(layer, max_m)]
     dtypes = dict.fromkeys(problem.output for problem in problems)
@@ -55,21 +61,60 @@ def demand_of_model(
     problems += [problem for block in experts for problem in problems_of_experts(block, max_m, output)]
     if experts:
         quantizers += row_quantizers(INPUTS[output]) + masked_quantizers(INPUTS[output])
-    weights = [layer.weight for layer in layers] + [block.gate_up_proj for block in experts]
+    for layer in trained:
+        problems += problems_of_training(layer, MAX_M if max_m is None else max_m, output)
+        quantizers += row_quantizers(INPUTS[output], [QuantizeSource.PLAIN])
+        quantizers.append(quantizer_with_transpose(INPUTS[output]).request)
+        quantizers += weight_quantizers(INPUTS[parse_output(layer.weight.dtype)]) + weight_quantizers(INPUTS[output])
+    weights = [layer.weight for layer in layers] + [layer.weight for layer in trained]
+    weights += [block.gate_up_proj for block in experts]
     return demand(problems, _chips_of(weights) if chips is None else chips_named(chips), quantizers)
 
 
 def problems_of_layer(layer: Fp8Linear, max_m: int | None) -> list[Problem]:
     """What a layer asks for, each with the largest M."""
     n, k, added = layer.multiplied()
-    bias = Addend.NONE if added is None else Addend(str(added).removeprefix("torch."))
     variants = Variants(
         outputs=(parse_output(layer.input_dtype),),
-        epilogues=(epilogue_text(Addend.NONE, bias),),
+        epilogues=(_epilogue_of(added),),
         static_weights=(layer.is_static(),),
         batch_invariant=layer.batch_invariant,
     )
     return variants.problems(n, k, layer.max_m if max_m is None else max_m)
+
+
+def problems_of_training(layer: Fp8TrainingLinear, tokens: int, output: OutputType) -> list[Problem]:
+    """What a step of ``tokens`` rows of ``output`` asks for: products with the weight for each M up to that, and the
+    gradient of the weight, whose K is that number.
+
+    NOTE: parameters as they are, and as mixed precision of FSDP gathers them: as what is computed with.
+    """
+    import torch
+
+    from fp8gemm.nn.checkpoint import bias_dtype
+
+    n, k = layer.weight.shape
+    computed_with: torch.dtype = getattr(torch, output.value)
+    added: list[torch.dtype | None] = [None]
+    if layer.bias is not None:
+        added = [bias_dtype(layer.bias.dtype), bias_dtype(computed_with)]
+    epilogues = tuple(dict.fromkeys(map(_epilogue_of, added)))
+    of_output = Variants(outputs=(output,), epilogues=epilogues, static_weights=(False,))
+    of_weight = Variants(
+        outputs=tuple(dict.fromkeys((parse_output(layer.weight.dtype), output))),
+        scaling=Scaling.ROW,
+        static_weights=(False,),
+    )
+    return [
+        *of_output.problems(n, k, tokens),
+        *replace(of_output, epilogues=(NO_EPILOGUE,)).problems(k, n, tokens),
+        *of_weight.problems(k, -(-tokens // SCALE_BLOCK) * SCALE_BLOCK, n),
+    ]
+
+
+def _epilogue_of(bias: torch.dtype | None) -> str:
+    addend = Addend.NONE if bias is None else Addend(str(bias).removeprefix("torch."))
+    return epilogue_text(Addend.NONE, addend)
 
 
 def problems_of_experts(block: Fp8Experts, max_m: int | None, output: OutputType) -> list[GroupedProblem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.jit.presence import ABSENT, Missing, Presence, keys_of, look, require_writable_directory
 from fp8gemm.kernels.hints import MAX_M
 from fp8gemm.quoting import counted, quoted
+from fp8gemm.terminal.progress import bar
 from fp8gemm.tuning.grouped_problem import AnyProblem
 from fp8gemm.tuning.problem import parse_output
 
@@ -67,7 +67,7 @@ class Warmup:
     def __str__(self) -> str:
         ready = self.kernels - len(self.missing)
         return (
-            f"{self._counted(ready)} ready in {self.directory}: {self._multiply()}, {self.quantizers} that quantise\n"
+            f"{self._counted(ready)} ready in {self.directory}: {self._multiply()}, {self._quantise()}\n"
             f"{self.compiled} compiled, {self.hits} found, {self.bytes / 2**20:.1f} MiB, {self.seconds:.1f} s"
         )
 
@@ -81,7 +81,11 @@ class Warmup:
         products = self.kernels - self.quantizers
         of_chips = ", ".join(f"{count} for {chip}" for chip, count in self.chips.items())
         shared = "; some for both" if len(self.chips) == 2 else "; some for several"
-        return f"{products} that multiply ({of_chips}{shared if sum(self.chips.values()) > products else ''})"
+        verb = "multiplies" if products == 1 else "multiply"
+        return f"{products} that {verb} ({of_chips}{shared if sum(self.chips.values()) > products else ''})"
+
+    def _quantise(self) -> str:
+        return f"{self.quantizers} that quantise{'s' if self.quantizers == 1 else ''}"
 
     def lack(self) -> str:
         """What is missing, in one line that names the first few."""
@@ -110,14 +114,15 @@ def warmup(
     """Compile every kernel that will be asked for, and nothing else. Needs no GPU and no driver.
 
     Args:
-        what: a model, whose `Fp8Linear` and `Fp8Experts` say what they will ask for, on "meta" too; or (N, K) of
-            weights, for layers and for `fp8gemm.gemm`, or (G, N, K) of groups, for `fp8gemm.gemm_grouped` and
-            `fp8gemm.gemm_masked`.
-        max_m: the most rows, of groups those of a typical one; by default what each layer was made for, or 16384.
+        what: a model, whose `Fp8Linear`, `Fp8TrainingLinear` and `Fp8Experts` say what they will ask for, on "meta"
+            too; or (N, K) of weights, for layers and for `fp8gemm.gemm`, or (G, N, K) of groups, for
+            `fp8gemm.gemm_grouped` and `fp8gemm.gemm_masked`.
+        max_m: the most rows, of groups those of a typical one; by default what each layer was made for, or 16384. Of
+            layers that are trained the rows of a step: gradients of weights are made ready for that number alone.
         chips: names as in `fp8gemm.select`, or one of them, or "all"; by default that of the GPU on which a model is,
             else h200 and h100.
         out_dtype: of the outputs, and of activations that are quantised: bfloat16, float16 or float32, by name or as
-            torch's; a model's layers know theirs, its experts do not.
+            torch's; a model's layers know theirs, its experts and layers that are trained do not.
         epilogue: ``none``, ``c``, ``bias`` or ``c+bias``, each bfloat16 or as in ``bias:float32``; a model's layers
             know theirs.
         batch_invariant: as in `fp8gemm.gemm`; a model's layers know theirs.
@@ -127,7 +132,7 @@ def warmup(
         group: ranks that share the work. All of them must call this; each returns when all are done.
 
     Raises:
-        InputError: an argument is not as described, or the model has neither `Fp8Linear` nor `Fp8Experts`.
+        InputError: an argument is not as described, or the model has no layer of `fp8gemm.nn`.
         CacheError: something is not there, and no cache directory can be written.
         IncompleteWarmupError: in the end something is not there, as on a disk that is full; the others are ready.
         CompileError: a kernel could not be compiled; others are ready, and another call goes on from there.
@@ -164,6 +169,8 @@ def _shapes_of(what: object) -> list[tuple[int, ...]]:
     if not isinstance(what, Iterable):
         raise InputError(f"what: expected a model, or a list of (N, K) and (G, N, K), got {quoted(what)}")
     shapes = list(what)
+    if not shapes:
+        raise InputError("what: expected at least one (N, K) of a weight or (G, N, K) of groups, got none")
     for shape in shapes:
         sizes = shape if isinstance(shape, (tuple, list)) else ()
         if len(sizes) not in (2, 3) or any(type(size) is not int for size in sizes):
@@ -192,25 +199,23 @@ def make_ready(
     Raises:
         CacheError, CompileError: as `warmup`; but what is missing in the end is no error here.
     """
-    from tqdm import tqdm
-
     started = time.perf_counter() if started is None else started
     keys = keys_of(wanted.requests)
     if group is None and not again and not (presence := look(keys)).missing:
         return _told(wanted, presence, (), (), started)  # one look at each kernel, which is most of the time then
-    hidden = not (sys.stderr.isatty() if progress is None else progress)
+    hidden = None if progress is None else not progress
     # The policy is for those who serve: whoever asks for kernels to be compiled wants them compiled.
     with (
         settings.scope(jit="compile"),
-        tqdm(total=len(keys), unit=" kernels", desc="warmup", disable=hidden, file=sys.stderr) as bar,
+        bar(len(keys), "kernels", "warmup", hidden=hidden) as shown,
     ):
 
         def made(artifact: Artifact) -> None:
-            bar.update()
+            shown.update()
 
         def make(some: Sequence[str], *, fresh: bool) -> list[Artifact]:
             todo = some if fresh else [each.key for each in look({key: keys[key] for key in some}).missing]
-            bar.update(len(some) - len(todo))
+            shown.update(len(some) - len(todo))
             if todo:
                 require_writable_directory()
                 forget(todo)  # what an earlier call could not write is in memory, and would stay there alone

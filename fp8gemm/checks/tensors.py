@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fp8gemm.checks.dtypes import CODES, INTEGERS, listed
 from fp8gemm.errors import InputError
-from fp8gemm.sizes import check_depth, check_size, holds
+from fp8gemm.sizes import K_STEP, check_depth, check_size, holds
 
 PITCH_BYTES = 16
 """TMA's rule for base addresses and row pitches."""
@@ -115,10 +115,16 @@ def check_whole(name: str, value: object, least: int, most: int | None = None) -
 
 
 def check_features(name: str, size: object) -> None:
-    """The K of a layer that is to be made."""
-    if not isinstance(size, int) or size < 16 or size % 16:
-        raise InputError(f"{name}: expected a multiple of 16, at least 16, got {size!r}")
+    """The K of a layer that is to be made; of one that is trained, N too."""
+    if not isinstance(size, int) or size < K_STEP or size % K_STEP:
+        works = f"; {nearest_features(size)} works" if isinstance(size, int) else ""
+        raise InputError(f"{name}: expected a multiple of {K_STEP}, at least {K_STEP}, got {size!r}{works}")
     check_size(name, name, size)
+
+
+def nearest_features(size: int) -> int:
+    """The least number of features, from ``size`` on, that a layer can have."""
+    return max(-(-size // K_STEP), 1) * K_STEP
 
 
 def found(tensor: Tensor) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from fp8gemm.cli.deprecated import Renamed, deprecate
 from fp8gemm.errors import InputError
@@ -107,9 +108,30 @@ def norm_depth(text: str) -> int:
     return k
 
 
-def listed(read: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
-    """The type of an option of words with commas between them; an InputError is told as argparse tells it."""
-    return told(lambda text: tuple(map(read, text.split(","))))
+@dataclass(frozen=True)
+class Words(Generic[_T]):
+    """The type of an option, whose InputError is told as argparse tells it.
+
+    Attributes:
+        read: what makes a value of the text.
+        known: words that the text may be, which shells complete; it may be others.
+        several: whether several may stand there, with commas between them.
+    """
+
+    read: Callable[[str], _T]
+    known: tuple[str, ...] = ()
+    several: bool = False
+
+    def __call__(self, text: str) -> _T:
+        try:
+            return self.read(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def listed(read: Callable[[str], _T], known: Iterable[str] = ()) -> Words[tuple[_T, ...]]:
+    """The type of an option of words with commas between them."""
+    return Words(lambda text: tuple(map(read, text.split(","))), tuple(known), several=True)
 
 
 def parse_count_or_all(text: str) -> int | None:
@@ -117,56 +139,42 @@ def parse_count_or_all(text: str) -> int | None:
     return None if text == "all" else parse_positive(text)
 
 
-def one_of(names: Sequence[str]) -> Callable[[str], str]:
-    """What reads one of these names, of which there are several.
+def several_of(names: Sequence[str]) -> Words[tuple[str, ...]]:
+    """The type of an option of names with commas between them, which are among these."""
 
-    It raises InputError: the text is none of them.
-    """
-
-    def parse(text: str) -> str:
+    def read(text: str) -> str:
         if text not in names:
             raise InputError(f"expected {', '.join(names[:-1])} or {names[-1]}, got {quoted(text)}")
         return text
 
-    return parse
-
-
-def told(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """The type of an option whose InputError is told as argparse tells it."""
-
-    def parse(text: str) -> _T:
-        try:
-            return read(text)
-        except InputError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse
+    return listed(read, names)
 
 
 def add_chip(parser: argparse.ArgumentParser) -> None:
     """Declare ``--chip`` of a command that is about one."""
-    parser.add_argument(
-        "--chip", type=told(named_chip), default="h200", metavar="NAME", help=f"{_CHIP_HELP}; default h200"
-    )
+    words = Words(named_chip, tuple(CHIPS))
+    parser.add_argument("--chip", type=words, default="h200", metavar="NAME", help=f"{CHIP_HELP}; default h200")
 
 
 def add_chips(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
     """Declare ``--chip`` of a command that is about several; nothing given is None."""
-    known = f"{_CHIP_HELP}, or all; may be repeated; default {','.join(default)}"
-    parser.add_argument("--chip", type=told(chip_names), action="extend", metavar="NAME,...", help=known)
+    known = f"{CHIP_HELP}, or all; may be repeated; default {','.join(default)}"
+    words = Words(chip_names, (*CHIPS, "all"), several=True)
+    parser.add_argument("--chip", type=words, action="extend", metavar="NAME,...", help=known)
 
 
-_CHIP_HELP = f"{', '.join(CHIPS)}, one with its SMs, as h200:60"
+CHIP_HELP = f"{', '.join(CHIPS)}, one with its SMs, as h200:60"
+"""What `--chip` may name, for its help."""
 
 
 def add_scaling(parser: argparse._ActionsContainer, more: str = "") -> None:
     """Declare ``--scaling``; nothing given is None."""
-    known = ", ".join(each.value for each in Scaling)
+    known = tuple(each.value for each in Scaling)
     parser.add_argument(
         "--scaling",
-        type=_scaling,
+        type=Words(_scaling, known),
         metavar="NAME",
-        help=f"of the weights: {known}; 1d2d (default) is a scale for 128x128, 1d1d one for 1x128{more}",
+        help=f"of the weights: {', '.join(known)}; 1d2d (default) is a scale for 128x128, 1d1d one for 1x128{more}",
     )
 
 

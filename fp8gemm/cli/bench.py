@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm import settings
-from fp8gemm.cli.arguments import listed, one_of, parse_m, parse_nk, parse_positive
+from fp8gemm.cli.arguments import listed, parse_m, parse_nk, parse_positive, several_of
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, apart, json_file, lacks_gpu, note, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.lab import DEVICE
+from fp8gemm.lab.bench.engine_mix import NAMES, STEPS, Mix, drawn
 from fp8gemm.lab.bench.grouped_cases import PARTS as GROUPED_PARTS
 from fp8gemm.lab.bench.regimes import ALONE_FROM, ALONE_S, Regime, parse_regime
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 from fp8gemm.lab.labels import EXPECTED, parse_label
 from fp8gemm.lab.provenance import circumstances
+from fp8gemm.terminal.progress import bar
 
 if TYPE_CHECKING:
-    import torch
-
     from fp8gemm.driver.device import DeviceInfo
     from fp8gemm.lab.bench.load import Load
     from fp8gemm.lab.bench.suite import Suite
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--regime",
-        type=listed(parse_regime),
+        type=listed(parse_regime, (each.value for each in Regime)),
         metavar="NAME,...",
         help=f"turn: peers take turns of a few milliseconds; burst: each alone after a pause; sustained: each alone "
         f"for {ALONE_S:g} s; default turn below {ALONE_FROM} rows, then burst,sustained",
@@ -63,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     beside.add_argument("--no-peers", action="store_true", help="measure fp8gemm alone")
     beside.add_argument(
         "--peers",
-        type=listed(one_of(OTHERS)),
+        type=several_of(OTHERS),
         default=(),
         metavar="NAME,...",
         help=f"of other libraries' products these alone, of {', '.join(OTHERS)}",
@@ -101,6 +103,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--grouped", action="store_true", help="grouped products and layers of experts, of sizes of their own"
     )
+    what.add_argument(
+        "--engine",
+        choices=NAMES,
+        help=f"Fp8Linear beside this engine's linear layers, in a serving mix of {STEPS} steps, of --model or --nk",
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="PATH", help="with --engine: a model's config.json, or its directory"
+    )
+    parser.add_argument(
+        "--tp", type=parse_positive, default=1, help="with --engine: ranks that share the model's layers"
+    )
     parser.add_argument("--only", choices=GROUPED_PARTS, help="with --grouped, this part of them")
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     add_json(parser, ", again after each shape")
@@ -132,6 +145,7 @@ def check_options(options: argparse.Namespace) -> None:
         "--quantize": options.quantize,
         "--host": options.host,
         "--grouped": options.grouped,
+        "--engine": options.engine,
     }
     for mode, chosen in modes.items():
         if chosen and (options.pdl or options.floor):
@@ -145,8 +159,33 @@ def check_options(options: argparse.Namespace) -> None:
     for mode, chosen in zip(_IN_TURN_ONLY, (options.quantize, options.host), strict=True):
         if chosen and options.regime:
             raise InputError(f"expected no --regime beside {mode}, which is measured in turn")
+    if options.engine:
+        if options.m or (options.model is None) == (options.nk is None):
+            raise InputError("expected --model or --nk, and no --m, beside --engine, whose mix has rows of its own")
+        if options.regime:
+            raise InputError("expected no --regime beside --engine, which is measured in turn")
+        if settings.current().engines:
+            raise InputError("expected FP8GEMM_ENGINES=0 beside --engine, which measures the engine's own kernels")
+    elif options.model or options.tp != 1:
+        raise InputError("expected --engine beside --model and --tp")
     if options.only and not options.grouped:
         raise InputError(f"expected --grouped beside --only {options.only}")
+
+
+def mix_of(options: argparse.Namespace, seed: int) -> Mix:
+    """Rows that ``seed`` draws, and the layers of one block of the model, merged as engines have them.
+
+    Raises:
+        InputError: the model's config is not as it should be.
+        UnsupportedError: its architecture is not known.
+    """
+    from fp8gemm.ahead.architectures import linears_of_config, read_config
+
+    layers = options.nk
+    if options.model:
+        found = linears_of_config(read_config(options.model), tp=options.tp, merged=True)
+        layers = [(layer.n, layer.k) for layer in found]
+    return Mix(drawn(seed), Counter(layers), options.engine)
 
 
 def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
@@ -191,51 +230,53 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]:
     """Every shape that the budget allows."""
-    import torch
-
     from fp8gemm.lab.bench.load import Load
 
+    options.regime = [Regime.TURN] if options.engine else options.regime
     options.rounds = options.rounds or (HOST_ROUNDS if options.host else None)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     with Load() as load:
-        return _swept(options, device, _mode(options, device, torch.Generator(DEVICE).manual_seed(seed), load), seed)
+        return _swept(options, device, _mode(options, device, seed, load), seed)
 
 
 def _swept(options: argparse.Namespace, device: DeviceInfo, mode: Mode[Any, Any], seed: int) -> Sweep[Any, Any]:
     import torch
-    from tqdm import tqdm
 
     heading = {"gpu": device.name, **circumstances(device), "seed": seed, **mode.heading}
     print(f"{device.name}, driver for CUDA {device.driver_version}, torch {torch.__version__}, seed {seed}")
     for name, reason in mode.skipped.items():
         note(f"{name} skipped: {reason}")
 
-    # None: no bar where the output is no terminal.
-    with tqdm(total=len(mode.shapes), unit="shape", leave=False, disable=None) as bar:
+    with bar(len(mode.shapes), "shapes") as progress:
         told, budget = replace(mode, heading=heading), options.budget_seconds
-        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=bar.write)
-        sweep.run(advance=bar.update)
+        sweep = Sweep(told, json_path=json_file(options), budget_seconds=budget, emit=progress.write)
+        sweep.run(advance=progress.update)
     return sweep
 
 
-def _mode(options: argparse.Namespace, device: DeviceInfo, generator: torch.Generator, load: Load) -> Mode[Any, Any]:
+def _mode(options: argparse.Namespace, device: DeviceInfo, seed: int, load: Load) -> Mode[Any, Any]:
+    import torch
+
     from fp8gemm.lab.bench.deep_gemm_ahead import compile_deep_gemm
     from fp8gemm.lab.bench.graph import Bench, Rounds
     from fp8gemm.lab.bench.modes import grouped_mode, host_mode, how_measured, quantize_mode, suite_mode
+    from fp8gemm.lab.bench.suite import engine_suite
 
+    generator = torch.Generator(DEVICE).manual_seed(seed)
     rounds = Rounds(rounds=options.rounds, warm_seconds=options.warm_seconds, regimes=options.regime, load=load)
     if options.quantize:
         return quantize_mode(options, device, generator, rounds)
     if options.grouped:
         return grouped_mode(options, device, generator, rounds)
-    shapes = shapes_of(options)
+    mix = mix_of(options, seed) if options.engine else None
+    shapes = mix.shapes() if mix else shapes_of(options)
     if options.host:
         return host_mode(shapes, generator, rounds, options.rounds)
-    suite = suite_of(options, shapes)
+    suite = engine_suite(mix) if mix else suite_of(options, shapes)
     if any(peer.module == "deep_gemm" for peer in suite.peers):
         compile_deep_gemm(shapes)
     heading: dict[str, Any] = {"method": METHOD.format(how=how_measured(options, [shape.m for shape in shapes]))}
-    if options.linear:  # products say of each peer how it is launched
+    if options.linear or mix:  # products say of each peer how it is launched
         heading["pdl"] = settings.current().pdl
     bench = Bench(suite, device, generator, rounds=rounds, measure_us=1e3 * options.measure_ms)
     return suite_mode(suite, shapes, bench, heading)

@@ -14,17 +14,18 @@ from typing import Any
 from fp8gemm import __version__, settings
 from fp8gemm.cache.access import State, require_writable
 from fp8gemm.cache.archive import export_kernels, import_kernels
+from fp8gemm.cache.entry import label_and_key
 from fp8gemm.cache.eviction import Item, Removal, expendable, removable, remove, remove_locks
 from fp8gemm.cache.inventory import Inventory, Kernel, Progress, take_inventory
 from fp8gemm.cache.manifest import Manifest
 from fp8gemm.cache.seal import find_problems, seal_layer
 from fp8gemm.cache.store import Layer, Store
 from fp8gemm.cli import cache_report as report
-from fp8gemm.cli.cache_report import size_text
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, note, tell, tell_json
 from fp8gemm.errors import CacheError, InputError
-from fp8gemm.quoting import counted, printable
+from fp8gemm.quoting import counted, printable, size_text
+from fp8gemm.terminal.progress import bar
 
 EXAMPLE = "fp8gemm cache ls"
 
@@ -134,7 +135,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _seal(options: argparse.Namespace) -> int:
     layer = _layer(options.directory)
-    with _bar("verify") as progress:
+    with _bar("verify", _count(layer)) as progress:
         sealed = seal_layer(layer, version=__version__, anew=options.anew, progress=progress)
     manifest = sealed.manifest
     facts = {"directory": str(layer.path), "already_sealed": sealed.already, "version": manifest.version}
@@ -240,7 +241,7 @@ def _own(options: argparse.Namespace) -> Inventory | None:
         empty = Inventory(layer, State.WRITABLE, (), (), (), None, "")
         _tell(options, Removal((), ()), empty, dry_run=False)
         return None
-    with _bar("verify") as progress:
+    with _bar("verify", _count(layer)) as progress:
         inventory = take_inventory(layer, progress=progress)
     require_writable(layer, inventory.state)
     return inventory
@@ -250,8 +251,9 @@ def _look(options: argparse.Namespace) -> tuple[list[Inventory], list[str]]:
     """What lies in the directory that was named or, without a name, in all that are there; and those that are not."""
     layers = _layers(options.directory)
     absent = [layer for layer in layers if options.directory is None and not os.path.lexists(layer.path)]
-    with _bar("verify") as progress:
-        inventories = [take_inventory(layer, progress=progress) for layer in layers if layer not in absent]
+    there = [layer for layer in layers if layer not in absent]
+    with _bar("verify", _count(*there)) as progress:
+        inventories = [take_inventory(layer, progress=progress) for layer in there]
     return inventories, [str(layer.path) for layer in absent]
 
 
@@ -278,8 +280,14 @@ def _layers(directory: Path | None) -> tuple[Layer, ...]:
 
 @contextmanager
 def _bar(description: str, total: int | None = None) -> Iterator[Progress]:
-    """A progress bar over kernels; none where standard error is no terminal."""
-    from tqdm import tqdm
+    """A bar over kernels."""
+    with bar(total, "kernels", description) as shown:
+        yield shown.update
 
-    with tqdm(desc=description, total=total, unit="kernel", leave=False, disable=None) as bar:
-        yield bar.update
+
+def _count(*layers: Layer) -> int | None:
+    """How many kernels there are to look at, for a bar; None where that cannot be told."""
+    try:
+        return sum(label_and_key(name) is not None for layer in layers for name in os.listdir(layer.path))
+    except OSError:  # whoever looks says what is the matter
+        return None

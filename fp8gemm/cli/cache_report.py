@@ -7,20 +7,14 @@ from typing import Any
 
 from fp8gemm.cache.eviction import Item, Removal
 from fp8gemm.cache.inventory import Inventory, Kernel
-from fp8gemm.quoting import counted, printable
+from fp8gemm.quoting import counted, printable, size_text
+from fp8gemm.terminal.screen import screen
+from fp8gemm.terminal.table import Cell, Column, Group, Painted, Table
 
-_COLUMNS = "{:>10} {:>5} {:>6} {:>6} {:>6}  {:<8} {}"
-_DAMAGED, _SOUND = "damaged", "ok"
-
-
-def size_text(size: int) -> str:
-    """Bytes for people, in units of 1024."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1000:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+_COLUMNS = (
+    *(Column("size", 10), Column("regs"), Column("spills"), Column("NVRTC"), Column("age", 6)),
+    Column("state", len("damaged"), left=True),
+)
 
 
 def age_text(seconds: float) -> str:
@@ -41,9 +35,11 @@ def directory_lines(inventory: Inventory) -> Iterator[str]:
         facts.append(f"manifest of fp8gemm {inventory.manifest.version}")
     yield f"{inventory.layer.path}: {', '.join(facts)}"
     if kernels:
-        yield _COLUMNS.format("size", "regs", "spills", "NVRTC", "age", "state", "kernel")
-    for kernel in sorted(kernels, key=lambda kernel: (kernel.label, kernel.key)):
-        yield _kernel_line(kernel)
+        name = Column("kernel", max(len(_name(kernel)) for kernel in kernels), left=True)
+        table = Table(Group((*_COLUMNS, name)), gap="  ")
+        yield table.header()
+        for kernel in sorted(kernels, key=lambda kernel: (kernel.label, kernel.key)):
+            yield table.line(*_kernel_cells(kernel))
     for leftover in inventory.leftovers:
         yield f"leftover, {size_text(leftover.size)}, {age_text(leftover.age_s)}: {printable(leftover.name)}"
     for path in inventory.foreign:
@@ -64,8 +60,9 @@ def directory_json(inventory: Inventory) -> dict[str, Any]:
 
 def verdict_lines(inventory: Inventory, problems: Sequence[str]) -> Iterator[str]:
     """Whether a directory is as it should be, and what is wrong with it, one a line."""
-    verdict = f"{counted(len(inventory.kernels), 'kernel')}; {counted(len(problems), 'problem')}"
-    yield f"{inventory.layer.path}: {inventory.state.value}, {verdict}"
+    held = f"{inventory.state.value}, {counted(len(inventory.kernels), 'kernel')}"
+    verdict = screen().paint(counted(len(problems), "problem"), "red" if problems else "green")
+    yield f"{inventory.layer.path}: {held}; {verdict}"
     yield from (f"  {printable(problem)}" for problem in problems)
 
 
@@ -121,20 +118,19 @@ def item_json(item: Item) -> dict[str, Any]:
     return {"name": item.name, "bytes": item.size, "age_s": round(item.age_s, 3)}
 
 
-def _kernel_line(kernel: Kernel) -> str:
+def _name(kernel: Kernel) -> str:
+    return f"{printable(kernel.label)}.{kernel.key[:8]}"
+
+
+def _kernel_cells(kernel: Kernel) -> Iterator[Cell]:
     def told(value: object) -> str:
         return "-" if value is None else str(value)
 
-    line = _COLUMNS.format(
-        size_text(kernel.size),
-        told(kernel.registers),
-        told(kernel.spill_bytes),
-        told(kernel.nvrtc_version),
-        age_text(kernel.age_s),
-        _DAMAGED if kernel.problem else _SOUND,
-        f"{printable(kernel.label)}.{kernel.key[:8]}",
-    )
-    return f"{line}: {printable(kernel.problem)}" if kernel.problem else line
+    yield size_text(kernel.size)
+    yield from map(told, (kernel.registers, kernel.spill_bytes, kernel.nvrtc_version))
+    yield age_text(kernel.age_s)
+    yield Painted("damaged", "red") if kernel.problem else Painted("ok", "green")
+    yield f"{_name(kernel)}: {printable(kernel.problem)}" if kernel.problem else _name(kernel)
 
 
 def _kernel_json(kernel: Kernel) -> dict[str, Any]:

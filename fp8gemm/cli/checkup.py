@@ -10,10 +10,9 @@ from enum import Enum
 from pathlib import Path
 
 from fp8gemm.cache.access import State
-from fp8gemm.cli.cache_report import size_text
 from fp8gemm.cli.findings import ABSENT, REFUSED, UNREADABLE, CacheLayer, Findings
 from fp8gemm.driver.device import DeviceStatus, Diagnosis, dotted, judge_driver, judge_gpus, judge_torch
-from fp8gemm.quoting import counted
+from fp8gemm.quoting import counted, size_text
 from fp8gemm.settings import Settings
 
 LITTLE_ROOM, FAIR_ROOM = 64 << 20, 512 << 20

@@ -12,6 +12,8 @@ from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, prints_json, tell, tell_json
 from fp8gemm.lab.demo import report
 from fp8gemm.lab.demo.target import Target, find_target
+from fp8gemm.terminal.progress import bar
+from fp8gemm.terminal.screen import screen
 
 EXAMPLE = "fp8gemm demo --m 1,64 --nk 256x512"
 DEFAULT_M = "1,64,4096"
@@ -34,32 +36,32 @@ def run(options: argparse.Namespace) -> int:
     """
     target = find_target()
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
-    tell(options, f"fp8gemm {__version__}, seed {seed}\n{target.introduction()}\n\n{report.header()}")
-    rows = _measure(options, target, seed)
+    table = report.RowTable()
+    told = f"fp8gemm {__version__}, seed {seed}\n{target.introduction()}"
+    tell(options, f"{screen().fill(told)}\n\n{table.header()}")
+    rows = _measure(options, target, seed, table)
     summary = report.Summary.of(rows)
-    tell(options, f"\n{report.LEGEND}\n{summary}")
+    tell(options, screen().fill(f"\n{report.LEGEND}\n{summary}"))
     tell_json(options, _as_json(rows, summary, target, seed))
     return Exit.FAILED if summary.failed else Exit.DONE
 
 
-def _measure(options: argparse.Namespace, target: Target, seed: int) -> list[report.Row]:
+def _measure(options: argparse.Namespace, target: Target, seed: int, table: report.RowTable) -> list[report.Row]:
     """All rows; as a table, each is printed as soon as it is there."""
     import torch
-    from tqdm import tqdm
 
     from fp8gemm.lab.demo.measure import measure_layer
 
     generator = torch.Generator(target.device).manual_seed(seed)
     current: AbstractContextManager[object] = nullcontext() if target.gpu is None else torch.cuda.device(target.device)
     rows = []
-    # None: no bar where standard error is no terminal.
-    with current, tqdm(total=len(options.m) * len(options.nk), unit="product", leave=False, disable=None) as bar:
+    with current, bar(len(options.m) * len(options.nk), "products") as progress:
         for n, k in options.nk:
             for row in measure_layer(n, k, options.m, target, generator):
                 rows.append(row)
                 if not prints_json(options):
-                    bar.write(report.line(row))
-                bar.update()
+                    progress.write(table.line(row))
+                progress.update()
     return rows
 
 

@@ -12,10 +12,11 @@ from fp8gemm.cli.checkup import Check, Spared, Verdict, examine
 from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.findings import collect, setting_text
 from fp8gemm.cli.interrupts import loading
-from fp8gemm.cli.output import add_json, painter, tell, tell_json
+from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import counted, printable
 from fp8gemm.settings import Settings
+from fp8gemm.terminal.table import Column, Group, Painted, Table
 from fp8gemm.tuning.table import read_table
 
 EXAMPLE = "fp8gemm doctor --build"
@@ -93,12 +94,11 @@ def _line(text: str) -> str:
 
 
 def _lines(checks: Sequence[Check]) -> Iterator[str]:
-    paint = painter()
+    table = Table(Group((Column(width=8, left=True), Column(width=12, left=True), Column(width=24, left=True))))
     for check in checks:
-        word = paint(f"{check.verdict.value:<8}", _COLOURS[check.verdict])
-        yield f"{word} {check.name:<12} {check.found}"
+        yield table.line(Painted(check.verdict.value, _COLOURS[check.verdict]), check.name, check.found)
         if check.mend:
-            yield f"{'':<8} {'':<12} -> {check.mend}"
+            yield table.line("", "", f"-> {check.mend}")
     problems, warnings = (counted(_count(checks, each), each.value) for each in (Verdict.PROBLEM, Verdict.WARNING))
     yield f"{problems}, {warnings}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,6 +11,8 @@ from fp8gemm.cli.exits import Exit
 from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import counted
+from fp8gemm.terminal.screen import PLAIN, screen
+from fp8gemm.terminal.table import Column, Table, fitted
 from fp8gemm.tuning.explain import Explanation, explain_choice
 from fp8gemm.tuning.explain_grouped import explain_grouped
 from fp8gemm.tuning.grouped import GROUPINGS, parse_grouping
@@ -21,10 +22,10 @@ from fp8gemm.tuning.terms import Row, Value
 
 EXAMPLE = "fp8gemm explain 64 7168 2048 --chip h200"
 WIDTH = 140
-"""Columns of the table with the default number of runners-up; formulas are wrapped to keep to it."""
+"""Columns of a file or a pipe, with the default number of runners-up; formulas are wrapped to keep to it."""
 
 _LEAST_FORMULA = 20
-_GAP = "  "
+_LEAST_UNIT = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +100,8 @@ def lines(explanation: Explanation) -> Iterator[str]:
         groups = f"{counted(problem.groups, 'group')}, {problem.grouping.value}: "
     else:
         groups, mode = "", mode + ", static weights" * problem.static_weights
-    yield (
+    on = screen()
+    yield from on.wrap(
         f"{groups}M = {problem.m}, N = {problem.n}, K = {problem.k}: {problem.output.value} output, B scaled "
         f"{problem.scaling.value}{mode}, on {explanation.chip.name}"
     )
@@ -107,7 +109,7 @@ def lines(explanation: Explanation) -> Iterator[str]:
     yield from _table(explanation.rows, [config.label.partition("-")[::2] for config in explanation.configs])
     yield ""
     for sentence in explanation.verdict:
-        yield from textwrap.wrap(sentence, WIDTH, break_on_hyphens=False)
+        yield from replace(on, columns=on.columns or WIDTH).wrap(sentence)
 
 
 def figure(value: Value) -> str:
@@ -125,26 +127,20 @@ def figure(value: Value) -> str:
 
 def _table(rows: Sequence[Row], titles: Sequence[tuple[str, ...]] = ()) -> Iterator[str]:
     """Rows under their groups' names. A config's title is the first and the second half of its label, one a line."""
-    cells = [[figure(value) for value in row.values] for row in rows]
-    names = max(len(row.name) for row in rows)
-    units = max(len(row.unit) for row in rows)
-    columns = [max(map(len, column)) for column in zip(*cells, *zip(*titles, strict=True), strict=True)]
-    used = 2 + names + sum(len(_GAP) + width for width in (*columns, units)) + len(_GAP)
-    room = max(WIDTH - used, _LEAST_FORMULA)
-
-    def line(name: str, values: Sequence[str], unit: str = "", formula: str = "") -> str:
-        aligned = (f"{value:>{width}}" for value, width in zip(values, columns, strict=True))
-        return _GAP.join([f"  {name:<{names}}", *aligned, f"{unit:<{units}}", formula]).rstrip()
-
+    cells = [[f"  {row.name}", *map(figure, row.values), row.unit, row.formula] for row in rows]
+    configs = [Column("\n".join(title)) for title in titles] or [Column()] * len(rows[0].values)
+    columns = [Column("  winner first" if titles else "", left=True), *configs]
+    columns += [Column(width=_LEAST_UNIT, left=True), Column(width=_LEAST_FORMULA, left=True)]
+    group, on = fitted(columns, cells), screen()
+    if on.columns is None:
+        on = replace(on, columns=max(WIDTH, Table(group, gap="  ", on=PLAIN).width))
+    table = Table(group, gap="  ", on=on)
     if titles:
         yield ""
-        yield line("winner first", [title[0] for title in titles])
-        yield line("", [title[1] for title in titles])
-    group = None
-    for row, values in zip(rows, cells, strict=True):
-        if row.group != group:
-            group = row.group
-            yield from ("", group)
-        first, *more = textwrap.wrap(row.formula, room) or [""]
-        yield line(row.name, values, row.unit, first)
-        yield from (line("", [""] * len(columns), "", part) for part in more)
+        yield from table.header().split("\n")
+    heading = None
+    for row, texts in zip(rows, cells, strict=True):
+        if row.group != heading:
+            heading = row.group
+            yield from ("", on.paint(heading, "bold"))
+        yield from table.line(*texts).split("\n")

@@ -100,9 +100,14 @@ def collect() -> Findings:
         nvrtc=nvrtc,
         nvrtc_path=path,
         gpus=_gpus(facts),
-        cache=tuple(_look(layer) for layer in Store.from_settings(now).layers),
+        cache=cache_layers(),
         settings=now,
     )
+
+
+def cache_layers() -> tuple[CacheLayer, ...]:
+    """The directories in force, in their order, as they are now."""
+    return tuple(_look(layer) for layer in Store.from_settings(settings.current()).layers)
 
 
 def setting_text(value: object) -> str:

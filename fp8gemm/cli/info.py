@@ -18,6 +18,7 @@ from fp8gemm.cli.output import add_json, tell, tell_json
 from fp8gemm.driver.device import conclude, dotted
 from fp8gemm.installed import installed_version
 from fp8gemm.jit.headers import include_dir
+from fp8gemm.terminal.table import Column, Group, Table
 
 EXAMPLE = "fp8gemm info --json"
 
@@ -61,6 +62,7 @@ def document_of(findings: Findings) -> dict[str, Any]:
         "cache": [asdict(layer) for layer in findings.cache],
         "settings": {field.name: _plain(getattr(now, field.name)) for field in fields(now)},
         "deep_gemm": _deep_gemm(findings),
+        "vllm": _vllm(findings),
     }
 
 
@@ -83,9 +85,11 @@ def _lines(findings: Findings, document: dict[str, Any]) -> Iterator[str]:
         *(("cache", layer) for layer in findings.cache or ("this process's memory alone",)),
         *((field.name, setting_text(getattr(now, field.name))) for field in fields(now)),
         *(("deep_gemm", line) for line in (_who_has_what(deep_gemm) if deep_gemm else ())),
+        *(("vLLM", line) for line in (_of_linear_kernel(document["vllm"]) if document["vllm"] else ())),
     ]
+    table = Table(Group((Column(width=15, left=True), Column(width=24, left=True))))
     for name, value in facts:
-        yield f"{name:<15} {value}"
+        yield table.line(name, str(value))
 
 
 def _driver(findings: Findings) -> Part:
@@ -116,6 +120,26 @@ def _who_has_what(found: dict[str, Any]) -> Iterator[str]:
         if names:
             yield f"{text}: {', '.join(names)}"
     yield from found["problems"]
+
+
+def _vllm(findings: Findings) -> dict[str, Any] | None:
+    """Whether vLLM has our kernel for its linear layers; None where nothing asks for it, or there is no vLLM."""
+    if not findings.settings.engines:
+        return None
+    from fp8gemm.integrations.vllm import linear_kernel
+
+    found = linear_kernel()
+    return asdict(found) if found.vllm or found.registered else None
+
+
+def _of_linear_kernel(found: dict[str, Any]) -> Iterator[str]:
+    """What there is to say of it, in one line."""
+    if found["problem"]:
+        yield f"{found['vllm']}, linear layers by kernels of its own. {found['problem']}"
+    elif found["registered"]:
+        yield f"{found['vllm']}, linear layers by fp8gemm, ahead of {', '.join(found['ahead_of'])}"
+    else:
+        yield f"{found['vllm']}, linear layers by fp8gemm from when vLLM loads its plugins; here it is not loaded"
 
 
 def _cuda_bindings() -> Part:

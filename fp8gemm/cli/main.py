@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from fp8gemm import __version__
 from fp8gemm.cli.deprecated import with_json_last
@@ -27,6 +28,7 @@ COMMANDS = {
     "warmup": "Compile every kernel that shapes or a model can need, ahead of time.",
     "cache": "List, verify, seal, move and empty directories of compiled kernels.",
     "explain": "Derive the tile config of a product, term by term, beside the runners-up.",
+    "report": "Draw one page about a model: its layers, their configs and times, a roofline, the kernels it needs.",
     "info": "Say what is installed, what this machine has, and whether kernels can run on it.",
     "doctor": "Judge what info finds: what is well, what is odd, what is in the way, and what mends it.",
     "tune": (
@@ -35,6 +37,7 @@ COMMANDS = {
     "bench": (
         "Time products beside other libraries, linear layers, or quantise functions, on this machine's Hopper GPU."
     ),
+    "completion": "Print what makes a shell complete these commands, their options and their values.",
 }
 """What each subcommand does. Its module, of the same name, has ``EXAMPLE``, which ends its help,
 ``add_arguments(parser)`` and ``run(options)``, which returns the exit code. It is imported when its command is asked
@@ -88,7 +91,7 @@ def _run(words: Sequence[str]) -> int:
         raise InputError("expected a working directory; the one that this was started in is gone") from None
     try:
         with loading():
-            parser = _parser(next((word for word in words if word in COMMANDS), None))
+            parser = command_parser(*[word for word in words if word in COMMANDS][:1])
         options = parser.parse_args(with_json_last(words))
     except SystemExit:
         sys.stdout.flush()
@@ -104,8 +107,27 @@ def _failed(message: str) -> int:
     return Exit.FAILED
 
 
+class _Help(argparse.HelpFormatter):
+    """One whose usage fits, though the library takes options that exclude each other for a single word."""
+
+    def _format_usage(self, *args: Any, **kwargs: Any) -> str:
+        lines = super()._format_usage(*args, **kwargs).split("\n")
+        return "\n".join(part for line in lines for part in self._wrapped(line))
+
+    def _wrapped(self, line: str) -> list[str]:
+        indent = " " * (len(line) - len(line.lstrip()))
+        more = f"{indent} "
+        wrapped = textwrap.wrap(
+            line, self._width, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+        )
+        return wrapped or [line]
+
+
 class _Parser(argparse.ArgumentParser):
     """One whose errors repeat no more of a word than others do."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"formatter_class": _Help, **kwargs})
 
     def error(self, message: str) -> NoReturn:
         super().error(clipped(message))
@@ -116,14 +138,14 @@ class _Parser(argparse.ArgumentParser):
             (file or sys.stderr).write(message)
 
 
-def _parser(asked: str | None) -> argparse.ArgumentParser:
-    """All commands by their summaries, and the arguments of the one that was asked for."""
+def command_parser(*asked: str) -> argparse.ArgumentParser:
+    """All commands by their summaries, and the arguments of those that are asked for."""
     parser = _Parser(prog="fp8gemm", description="FP8 matrix products with per-block scales on Hopper.")
     parser.add_argument("--version", action="version", version=f"fp8gemm {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary[0].lower() + summary[1:].rstrip("."), description=summary)
-        if name == asked:
+        if name in asked:
             module = import_module(f"fp8gemm.cli.{name}")
             module.add_arguments(command)
             command.epilog = f"example: {module.EXAMPLE}"

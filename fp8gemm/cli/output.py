@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -16,8 +15,6 @@ from fp8gemm.writing import write_text
 
 PRINTED = Path("-")
 """What ``--json`` stands for without a path: the document is all that standard output holds."""
-
-_COLOURS = {"green": 32, "yellow": 33, "red": 31}
 
 
 def add_json(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -40,17 +37,6 @@ def tell(options: argparse.Namespace, text: str) -> None:
     """Print a result as people read it, unless standard output is for the document."""
     if not prints_json(options):
         print(text)
-
-
-def painter() -> Callable[[str, str], str]:
-    """What puts a text into a colour, where standard output is a terminal and `NO_COLOR` does not forbid it.
-
-    Returns:
-        A function of the text and the colour: "green", "yellow" or "red".
-    """
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return lambda text, colour: text
-    return lambda text, colour: f"\033[{_COLOURS[colour]}m{text}\033[0m"
 
 
 def as_text(document: Any) -> str:

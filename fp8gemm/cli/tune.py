@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm.cli.arguments import (
+    Words,
     grouped_layers,
     listed,
-    one_of,
     parse_count_or_all,
     parse_m,
     parse_nk,
     parse_positive,
     random_count,
+    several_of,
     shapes,
-    told,
 )
 from fp8gemm.cli.bench import DEFAULT_M, DEFAULT_NK
 from fp8gemm.cli.exits import Exit
@@ -38,6 +38,8 @@ from fp8gemm.lab.tune.output import Output
 from fp8gemm.lab.tune.results import Results, Work, merged, recorded_seed
 from fp8gemm.lab.tune.shapes import MOST_RANDOM, random_shapes
 from fp8gemm.quoting import counted
+from fp8gemm.terminal.progress import bar, print_above
+from fp8gemm.terminal.screen import screen
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, packed_problem
@@ -71,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layout",
-        type=layouts,
+        type=Words(layouts, tuple(each.value for each in LAYOUTS), several=True),
         default=LAYOUTS,
         metavar="NAME,...",
         help="of --grouped: contiguous, masked; default both",
@@ -92,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"time these beside them, candidates or not: {EXPECTED}",
     )
     peers = f"time others' kernels beside them, of {', '.join(report.PEERS)}"
-    parser.add_argument("--peers", type=listed(one_of(report.PEERS)), default=(), metavar="NAME,...", help=peers)
+    parser.add_argument("--peers", type=several_of(report.PEERS), default=(), metavar="NAME,...", help=peers)
     parser.add_argument("--results", type=Path, metavar="PATH", help="write every timing here; go on where it ends")
     parser.add_argument(
         "--table",
@@ -108,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=parse_positive, default=3, help="measurements per candidate, default 3")
     parser.add_argument(
         "--regime",
-        type=told(parse_regime),
+        type=Words(parse_regime, tuple(each.value for each in Regime)),
         default=Regime.TURN,
         metavar="NAME",
         help="turn: candidates take turns; burst: each alone after a pause; sustained: each alone for "
@@ -169,7 +171,7 @@ def _tune(options: argparse.Namespace, tuner: Tuner, heading: dict[str, Any]) ->
             tuner,
             heading["seed"],
             budget_seconds=options.budget_seconds,
-            emit=lambda text: tell(options, text),
+            emit=(lambda text: None) if prints_json(options) else print_above,
         )
         tell_json(options, {**heading, **document})
         return Exit.FAILED if summary.failed else Exit.DONE
@@ -182,7 +184,7 @@ def _tune(options: argparse.Namespace, tuner: Tuner, heading: dict[str, Any]) ->
     _measure(work, tuner, output, options)
     summary = report.Summary.of(output.rows)
     left_out = len(work) - len(output.rows)
-    tell(options, f"\n{summary}")
+    tell(options, screen().fill(f"\n{summary}"))
     if left_out:
         note(f"{counted(left_out, 'shape')} left out, the budget was used up")
     tell_json(options, {**heading, **report.as_json(output.rows, summary), "left_out": left_out})
@@ -231,8 +233,6 @@ def chosen_shapes(options: argparse.Namespace, seed: int) -> list[Shape]:
 
 def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, options: argparse.Namespace) -> None:
     """Every shape that the budget allows, each written and printed as soon as it is there."""
-    from tqdm import tqdm
-
     from fp8gemm.kernels.catalogue import kernel_request
     from fp8gemm.lab.bench.deep_gemm_ahead import compile_deep_gemm
     from fp8gemm.lab.tune.ahead import Ahead
@@ -245,12 +245,12 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
     missing = [row.missing([*each.candidates, *options.peers]) for row, each in zip(known, work, strict=True)]
     compile_deep_gemm([each.shape for each, names in zip(work, missing, strict=True) if report.DEEP_GEMM in names])
     start = time.monotonic()
-    # None: no bar where standard error is no terminal.
-    bar = tqdm(total=len(work), unit="shape", leave=False, disable=None)
-    emit = (lambda text: None) if prints_json(options) else bar.write
-    emit(report.header())
+    progress = bar(len(work), "shapes")
+    emit = (lambda text: None) if prints_json(options) else progress.write
+    table = report.RowTable()
+    emit(table.header())
     wanted = (request for pair in zip(work, missing, strict=True) for request in requests(*pair))
-    with bar, Ahead(wanted) as ahead:
+    with progress, Ahead(wanted) as ahead:
         for each, row, names in zip(work, known, missing, strict=True):
             if options.budget_seconds is not None and time.monotonic() - start > options.budget_seconds:
                 break
@@ -264,8 +264,8 @@ def _measure(work: Sequence[Work[Problem]], tuner: Tuner, output: Output, option
                     output.results.add(merged(row, {}, {}, {error.label: str(error)}))
                     raise
                 row = merged(row, measured.us, measured.peers, measured.failed)
-            emit(report.line(output.finish(row, each)))
-            bar.update()
+            emit(table.line(output.finish(row, each)))
+            progress.update()
 
 
 def _how(options: argparse.Namespace) -> str:

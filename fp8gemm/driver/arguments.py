@@ -78,6 +78,8 @@ class QuantizeParams(ctypes.Structure):
         counts: device address of the rows that there are of each group, out of ``rows``; 0 without groups.
         x_group_stride: from group to group.
         groups: how many; 0 without.
+        transposed, transposed_scales: device addresses of what is written of the transpose; 0 without.
+        transposed_pitch: from a block's scales to the next one's, there.
     """
 
     _fields_ = [
@@ -96,6 +98,9 @@ class QuantizeParams(ctypes.Structure):
         ("counts", ctypes.c_void_p),
         ("x_group_stride", ctypes.c_int64),
         ("groups", ctypes.c_uint32),
+        ("transposed_pitch", ctypes.c_uint32),
+        ("transposed", ctypes.c_void_p),
+        ("transposed_scales", ctypes.c_void_p),
     ]
 
 

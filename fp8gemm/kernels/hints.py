@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
@@ -55,6 +55,12 @@ def warmup_of(problem: AnyProblem, chip: Chip) -> str:
     if isinstance(problem, Problem):
         command += _terms(problem)
     return _with_settings(_with_mode(command + _any_strides(problem), problem.batch_invariant))
+
+
+def warmup_with(words: Sequence[str], chip: Chip) -> str:
+    """The command with these options, on a chip, under the settings of now wherever it runs."""
+    command = _with_settings(_with_chip(f"fp8gemm warmup {shlex.join(words)}", chip))
+    return f"FP8GEMM_BATCH_INVARIANT=1 {command}" if settings.current().batch_invariant else command
 
 
 def _groups(problem: GroupedProblem) -> str:

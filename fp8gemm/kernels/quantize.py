@@ -31,12 +31,16 @@ _UNITS_OF_ONE_ROW, _UNITS_OF_TWO_ROWS = 2**13, 2**15
 # 2.7 us, 3.0 with 16 warps).
 WARPS_OF_BLOCK = (8, 32)
 _FEW_BLOCKS = 132
+_WARPS_WITH_TRANSPOSE = 8
+"""So that a lane has a square of the block: as many rows as columns."""
 _MASKED_ROWS = 4
 """Of a masked quantiser's warp, where there are more rows than warps; else it has one."""
 # Vectors of a thread of a norm: one where the latency of few rows counts (64x7168 2.5 us, 2.7 with two), more where
 # rows are many and wide (8192x7168 47 us, 69 with two).
 _VECTORS, _MANY_VECTORS = 2, 4
 _FEW_ROWS, _MANY_ROWS, _WIDE = 128, 384, 4096
+NORM_ROWS = _FEW_ROWS + 1
+"""The M whose threads serve every M where the order of a row's sum of squares may not depend on it."""
 
 
 class QuantizeSource(Enum):
@@ -118,6 +122,17 @@ def quantizer_of_blocks(dtype: InputType, warps: int) -> Quantizer:
     return Quantizer(request, _WARP * warps, lambda n, k: _ceil_div(n, _BLOCK) * _ceil_div(k, _BLOCK))
 
 
+def quantizer_with_transpose(dtype: InputType) -> Quantizer:
+    """1x128 scales of a matrix and of its transpose; a CTA has a 128x128 block. M and K are run-time arguments."""
+    request = KernelRequest(
+        label=f"quantize-with-transpose-{dtype.value}",
+        header="fp8gemm/kernels/quantize_with_transpose.cuh",
+        family="QuantizeWithTranspose",
+        config=(("input", dtype),),
+    )
+    return Quantizer(request, _WARP * _WARPS_WITH_TRANSPOSE, lambda m, k: _ceil_div(m, _BLOCK) * _ceil_div(k, _BLOCK))
+
+
 def norm_threads(m: int, k: int) -> int:
     """Threads that a row has at its best: whole warps, with 8, 16 or 32 values each unless that makes too many."""
     vectors = 1 if m <= _FEW_ROWS else _MANY_VECTORS if m > _MANY_ROWS and k > _WIDE else _VECTORS
@@ -182,6 +197,7 @@ class QuantizeKernel:
         weight: Tensor | None = None,
         summed: Tensor | None = None,
         eps: float = 0.0,
+        transpose: tuple[Tensor, Tensor] | None = None,
     ) -> BoundLaunch:
         """The launch for checked operands; it holds their addresses, and none of them.
 
@@ -192,6 +208,7 @@ class QuantizeKernel:
             stream: the CUstream.
             summed: of x's shape and dtype, contiguous, if there is a residual.
             eps: of the norm.
+            transpose: codes (K, M rounded up to 128), contiguous, and MN-major scales of the transpose.
         """
         arguments = Arguments(QuantizeParams)
         params = arguments.params
@@ -203,6 +220,10 @@ class QuantizeKernel:
             params.summed = summed.data_ptr()
         if weight is not None:
             params.weight, params.eps = weight.data_ptr(), eps
+        if transpose is not None:
+            of_codes, of_scales = transpose
+            params.transposed, params.transposed_scales = of_codes.data_ptr(), of_scales.data_ptr()
+            params.transposed_pitch = of_scales.stride(1)
         return BoundLaunch(self._launch, arguments, stream, self._grid(rows, k))
 
     def bind_masked(self, x: Tensor, codes: Tensor, scales: Tensor, counts: Tensor, *, stream: int) -> BoundLaunch:

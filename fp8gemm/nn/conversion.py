@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from fp8gemm.errors import InputError
 from fp8gemm.nn.linear import Fp8Linear
 from fp8gemm.nn.saving import HEAD, describe_when_saved
+from fp8gemm.nn.training import Fp8TrainingLinear
 from fp8gemm.quoting import quoted
+from fp8gemm.terminal.progress import over
+from fp8gemm.terminal.screen import PLAIN
+from fp8gemm.terminal.table import Column, Table, fitted
 
 MIN_FEATURES = 512
 """Below it a bfloat16 product takes about as long as a launch does, so that FP8 gains nothing; and what is so narrow is
@@ -74,7 +78,8 @@ class Conversion:
         groups: dict[tuple[int, int], list[ConvertedLayer]] = {}
         for layer in self.converted:
             groups.setdefault((layer.out_features, layer.in_features), []).append(layer)
-        rows = [("N x K", "layers", "MB before", "MB after")]
+        columns = Column("N x K", 16, left=True), Column("layers"), Column("MB before", 12), Column("MB after", 12)
+        rows = []
         for (n, k), layers in groups.items():
             before, after = (
                 sum(sizes) for sizes in zip(*((x.bytes_before, x.bytes_after) for x in layers), strict=True)
@@ -82,7 +87,8 @@ class Conversion:
             rows.append((f"{n} x {k}", str(len(layers)), _megabytes(before), _megabytes(after)))
         totals = _megabytes(self.bytes_before), _megabytes(self.bytes_after)
         rows.append(("whole model", str(len(self.converted)), *totals))
-        lines = [f"{row[0]:<16} {row[1]:>6} {row[2]:>12} {row[3]:>12}" for row in rows]
+        table = Table(fitted(columns, rows), on=PLAIN)
+        lines = [table.header(), *(table.line(*row) for row in rows)]
         for reason, count in Counter(layer.reason for layer in self.skipped).items():
             names = [layer.name for layer in self.skipped if layer.reason == reason]
             more = f" and {count - _MAX_NAMES} more" if count > _MAX_NAMES else ""
@@ -97,15 +103,18 @@ def convert(
     skip: Sequence[str] = (),
     head: bool = False,
     min_features: int = MIN_FEATURES,
+    trainable: bool = False,
     max_m: int = 16384,
     batch_invariant: bool | None = None,
 ) -> Conversion:
-    """Replace the model's `torch.nn.Linear` layers by `Fp8Linear` ones, in place, each weight freed as it goes.
+    """Replace the model's `torch.nn.Linear` layers by `Fp8Linear` ones, in place, each weight freed as it goes; with
+    ``trainable`` by `Fp8TrainingLinear` ones, which keep their parameters. What was trained so converts to the former.
 
     A layer that the model holds in several places is converted once and stays one. Left alone, and reported, are
     ``lm_head``, the head; layers that ``skip`` names; narrower or shorter than ``min_features``; with K no multiple of
-    16; of a class derived from `torch.nn.Linear`, which may do something else; whose weight another module holds too (a
-    tied head); and with hooks, which the new layer would lose. On "meta" the new layers wait for their values.
+    16, or with ``trainable`` N; of a class derived from `torch.nn.Linear`, which may do something else; whose weight
+    another module holds too (a tied head); and with hooks, which the new layer would lose. On "meta" the new layers
+    wait for their values.
 
     What ``save_pretrained`` of a model of transformers 5.17 or newer writes then has a ``quantization_config`` that
     says which layers are FP8, so that ``from_pretrained`` and `fp8gemm.integrations.transformers.load_quantized` load
@@ -119,7 +128,8 @@ def convert(
             the model is reported, and warned of.
         head: whether ``lm_head`` is converted as other layers are.
         min_features: the least N and the least K worth converting.
-        max_m, batch_invariant: as in `Fp8Linear`.
+        trainable: whether the new layers are for training.
+        max_m, batch_invariant: as in `Fp8Linear`; layers for training have neither.
 
     Returns:
         What was converted, what was not and why, and the bytes of it.
@@ -127,8 +137,6 @@ def convert(
     Raises:
         InputError: ``model`` is a linear layer itself, or ``skip`` is no sequence of strings; nothing was converted.
     """
-    from tqdm import tqdm
-
     if isinstance(model, nn.Linear):
         raise InputError("model: expected a module that holds layers, got a linear layer; use Fp8Linear.from_linear")
     if isinstance(skip, str):
@@ -144,13 +152,17 @@ def convert(
     places = _places(model)
     owners = _owners(model)
     converted, skipped = [], []
-    for held in tqdm(places, unit="layer", leave=False, disable=None):
+    for held in over(places, "layers", "convert"):
         layer = held[0].layer
-        reason = _reason_to_leave(held, skip, head, min_features) or _tie(held, owners)
+        reason = _reason_to_leave(held, skip, head, min_features, trainable) or _tie(held, owners)
         if reason:
             skipped.append(SkippedLayer(held[0].name, reason))
             continue
-        new = Fp8Linear.from_linear(layer, max_m=max_m, batch_invariant=batch_invariant)
+        new: Fp8Linear | Fp8TrainingLinear
+        if trainable:
+            new = Fp8TrainingLinear.from_linear(layer)
+        else:
+            new = Fp8Linear.from_linear(layer, max_m=max_m, batch_invariant=batch_invariant)
         k, n = layer.in_features, layer.out_features
         converted.append(ConvertedLayer(held[0].name, k, n, _bytes(layer), _bytes(new)))
         for place in held:
@@ -189,17 +201,21 @@ def _places(model: nn.Module) -> list[list[_Place]]:
     return list(places.values())
 
 
-def _reason_to_leave(held: Sequence[_Place], skip: Sequence[str], head: bool, min_features: int) -> str | None:
+def _reason_to_leave(
+    held: Sequence[_Place], skip: Sequence[str], head: bool, min_features: int, trainable: bool
+) -> str | None:
     layer = held[0].layer
     for pattern in skip:
         if any(_matches(place.name, pattern) for place in held):
             return f"named by {pattern!r} in skip"
     if not head and any(_matches(place.name, HEAD) for place in held):
         return "it is the head, left unless head=True"
-    if type(layer) is not nn.Linear:
+    if type(layer) is not nn.Linear and (trainable or type(layer) is not Fp8TrainingLinear):
         return f"it is a {type(layer).__name__}, not exactly torch.nn.Linear"
     if layer.in_features % 16 or not layer.in_features:
         return "K is not a multiple of 16"
+    if trainable and layer.out_features % 16:
+        return "N is not a multiple of 16"
     if min(layer.in_features, layer.out_features) < min_features:
         return f"fewer than min_features = {min_features} features"
     if not layer.weight.is_floating_point() or layer.weight.element_size() not in (2, 4):

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype
 from fp8gemm.checks.tensors import check_kept, check_tensor
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
-from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, WithScales, check_shaped
+from fp8gemm.nn.experts_routed import Weights, of_sorted, of_tokens
+from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_shaped
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
-from fp8gemm.products.grouped import gemm_grouped, gemm_masked
+from fp8gemm.products.grouped import gemm_masked
 from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
-from fp8gemm.routing import permute, unpermute
 from fp8gemm.scales import block_count
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -186,7 +186,7 @@ class Fp8Experts(nn.Module):
         Args:
             x: (M, H) bfloat16, float16 or float32; or float8_e4m3fn codes, with ``scales``. M may be 0.
             offsets: (G + 1,) int32 or int64, ascending: rows ``offsets[g]`` to ``offsets[g + 1]`` are those of expert g
-                here. Rows of none are not read.
+                here; or (2, G), rows ``offsets[0, g]`` to ``offsets[1, g]``. Rows of none are not multiplied.
             scales: (M, ceil(H/128)) float32, best MN-major.
             expected_m: as in `fp8gemm.gemm_grouped`.
 
@@ -198,10 +198,12 @@ class Fp8Experts(nn.Module):
         """
         groups, device = self.num_local_experts, self.gate_up_proj.device
         check_shaped("x", x, INPUTS if scales is None else (CODES,), (None, self.hidden_size), "(M, H)", device)
-        check_shaped("offsets", offsets, INTEGERS, (groups + 1,), "(G + 1,)", device)
+        check_tensor("offsets", offsets)
+        shape, meaning = ((2, groups), "(2, G)") if offsets.dim() == 2 else ((groups + 1,), "(G + 1,)")
+        check_shaped("offsets", offsets, INTEGERS, shape, meaning, device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(contiguous_rows(x)) if scales is None else (x, scales)
-        return self._of_sorted(codes, scales, offsets, options)
+        return of_sorted(codes, scales, offsets, self.operands(), options)
 
     def forward_masked(
         self, x: Tensor, counts: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -242,16 +244,10 @@ class Fp8Experts(nn.Module):
         self, codes: Tensor, scales: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]
     ) -> Tensor:
         """What the experts here add to the weighted sums of tokens that are quantised."""
-        tokens = permute(codes, scales, expert_ids, self.num_local_experts, first_expert=self.first_expert)
-        y = self._of_sorted(tokens.codes, tokens.scales, tokens.offsets, options)
-        return unpermute(y, tokens.permutation, weights)
+        operands = self.operands()
+        return of_tokens(codes, scales, expert_ids, weights, operands, first_expert=self.first_expert, options=options)
 
-    def _of_sorted(self, codes: Tensor, scales: Tensor, offsets: Tensor, options: dict[str, Any]) -> Tensor:
-        gate_up, down = self.operands()
-        between = gemm_grouped(codes, scales, *gate_up, offsets=offsets, **options)
-        return gemm_grouped(*quantize_silu_mul(between), *down, offsets=offsets, **options)
-
-    def operands(self) -> tuple[WithScales, WithScales]:
+    def operands(self) -> Weights:
         """What is multiplied by here: gate and up, then down. A block that is divided among ranks has more."""
         check_kept(GATE_UP, self.gate_up_proj)
         return (self.gate_up_proj, self.gate_up_proj_scale_inv), (self.down_proj, self.down_proj_scale_inv)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from fp8gemm.checks.dtypes import INPUTS, dtype_of
-from fp8gemm.checks.tensors import check_features, check_no_gradient, check_tensor, check_whole
+from fp8gemm.checks.tensors import check_features, check_tensor, check_whole
 from fp8gemm.errors import InputError
 from fp8gemm.nn.checkpoint import (
     BIAS,
@@ -24,8 +24,8 @@ from fp8gemm.nn.checkpoint import (
 )
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.dense import gemm
-from fp8gemm.products.linear import LinearPlan, check_input
-from fp8gemm.products.operands import contiguous_rows, uses_reference
+from fp8gemm.products.linear import LinearPlan, traced_linear
+from fp8gemm.products.operands import uses_reference
 from fp8gemm.products.plans import MAX_PLANNED_M
 from fp8gemm.products.quantize import quantize_weight
 from fp8gemm.products.watched import goes_to_operator, is_plain
@@ -217,18 +217,9 @@ class Fp8Linear(nn.Module):
         return gemm(a, scales_a, weight, scales, bias=bias, out_dtype=out_dtype, **options)
 
     def _traced(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
-        """`forward` as nodes of a graph, or for a tensor that is not plain.
-
-        NOTE: two operators, so that a compiler that merges equal nodes quantises an input of several layers once.
-        """
-        check_input(x, weight)
-        check_no_gradient("x", x)
-        rows = x if x.dim() == 2 else x.reshape(-1, weight.shape[1])
-        rows = contiguous_rows(rows)
-        a, scales_a = torch.ops.fp8gemm.quantize_activation(rows)
-        options = rows.dtype, self.batch_invariant, self._plan.is_settled(weight)
-        out: Tensor = torch.ops.fp8gemm.gemm(a, scales_a, weight, scales, None, bias, *options)
-        return out.view(*x.shape[:-1], weight.shape[0])
+        """`forward` as nodes of a graph, or for a tensor that is not plain."""
+        invariant, static = self.batch_invariant, self._plan.is_settled(weight)
+        return traced_linear(x, weight, scales, bias, batch_invariant=invariant, static_weights=static)
 
     def _prepare(self) -> None:
         """On a GPU: load the kernels for the inputs that are expected, and wait until the weight is written.

@@ -50,8 +50,8 @@ def moving_only(fn: Change, *, bias: Tensor | None) -> Change:
             moved = fn(tensor)
             if moved.dtype in _BIAS_DTYPES:
                 return moved
-        if (part := _part_of(tensor)) is not None:
-            return _whole_of(move(part), tensor)
+        if (part := part_of(tensor)) is not None:
+            return whole_of(move(part), tensor)
         integers = tensor.view(_INTEGERS[tensor.element_size()])
         moved = fn(integers)
         if moved.dtype != integers.dtype:  # as of `Module.type`, which changes integers too
@@ -63,16 +63,22 @@ def moving_only(fn: Change, *, bias: Tensor | None) -> Change:
 
 def _viewed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """As another dtype of the same size."""
-    part = _part_of(tensor)
-    return tensor.view(dtype) if part is None else _whole_of(part.view(dtype), tensor)
+    part = part_of(tensor)
+    return tensor.view(dtype) if part is None else whole_of(part.view(dtype), tensor)
 
 
-def _part_of(tensor: Tensor) -> Tensor | None:
+def here(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor: its part of a DTensor, all of any other."""
+    part = part_of(tensor)
+    return tensor if part is None else part
+
+
+def part_of(tensor: Tensor) -> Tensor | None:
     """This rank's of a DTensor, which torch 2.6 cannot view as another dtype; None of any other tensor."""
     return getattr(tensor, "_local_tensor", None)
 
 
-def _whole_of(part: Tensor, placed: Any) -> Tensor:
+def whole_of(part: Tensor, placed: Any) -> Tensor:
     """The DTensor that is ``part`` here, and divided as ``placed`` is."""
     options = {"run_check": False, "shape": placed.shape, "stride": placed.stride()}
     whole: Tensor = type(placed).from_local(part, placed.device_mesh, placed.placements, **options)

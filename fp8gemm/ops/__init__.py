@@ -26,6 +26,7 @@ SCHEMAS = (
     "quantize_activation(Tensor x, Tensor? counts=None) -> (Tensor, Tensor)",
     "quantize_activation_out(Tensor x, Tensor(a!) codes, Tensor(b!) scales) -> ()",
     "quantize_weight(Tensor w) -> (Tensor, Tensor)",
+    "quantize_with_transpose(Tensor x) -> (Tensor, Tensor, Tensor, Tensor)",
     "quantize_silu_mul(Tensor x, Tensor? counts=None) -> (Tensor, Tensor)",
     "quantize_rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
     "quantize_add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",

@@ -16,6 +16,7 @@ from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 from fp8gemm.checks.operands import check_product
 from fp8gemm.checks.quantizers import check_matrix, check_norm, check_quantized, check_residual, check_rows
 from fp8gemm.scales import block_count, mn_major_pitch
+from fp8gemm.sizes import SCALE_BLOCK
 
 
 def _gemm(
@@ -69,6 +70,13 @@ def _quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
     n, k = w.shape
     scales = w.new_empty((block_count(n), block_count(k)), dtype=torch.float32)
     return w.new_empty((n, k), dtype=CODES), scales
+
+
+def _quantize_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_matrix("x", x, shape="(M, K)")
+    m, k = x.shape
+    transpose = x.new_empty((k, block_count(m) * SCALE_BLOCK))
+    return *_quantised(x, None, k), *_quantised(transpose, None, transpose.shape[1])
 
 
 def _quantize_silu_mul(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -159,7 +167,7 @@ def _gemm_k_grouped_out(
 _ALL: tuple[Callable[..., Any], ...] = (
     *(_gemm, _gemm_out, _gemm_grouped, _gemm_grouped_out, _gemm_masked, _gemm_masked_out),
     *(_gemm_k_grouped, _gemm_k_grouped_out, _quantize_activation, _quantize_activation_out),
-    *(_quantize_weight, _quantize_silu_mul, _quantize_rms_norm, _quantize_add_rms_norm),
+    *(_quantize_weight, _quantize_with_transpose, _quantize_silu_mul, _quantize_rms_norm, _quantize_add_rms_norm),
 )
 FAKES = {fake.__name__.removeprefix("_"): fake for fake in _ALL}
 """By the operator's name."""

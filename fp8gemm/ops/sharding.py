@@ -103,6 +103,16 @@ def _quantize_weight(*args: Any) -> list[Rule]:
     return rules
 
 
+def _quantize_with_transpose(*args: Any) -> list[Rule]:
+    """What is divided along one side of x is divided along the other one of its transpose."""
+    (x,) = args
+    rules = [_placed([_WHOLE] * 4, [_WHOLE], args)]
+    for place, other in ((_ROWS, _COLUMNS), (_COLUMNS, _ROWS)):
+        if _divides(x.shape[place.dim], x):
+            rules.append(_placed([place, place, other, other], [place], args))
+    return rules
+
+
 def _quantize_rms_norm(*args: Any) -> list[Rule]:
     return [_placed([place] * 2, [place, _WHOLE], args) for place in (_WHOLE, _ROWS)]
 
@@ -113,7 +123,7 @@ def _quantize_add_rms_norm(*args: Any) -> list[Rule]:
 
 _ALL: tuple[Callable[..., list[Rule]], ...] = (
     *(_gemm, _gemm_grouped, _gemm_masked, _gemm_k_grouped, _quantize_activation, _quantize_silu_mul),
-    *(_quantize_weight, _quantize_rms_norm, _quantize_add_rms_norm),
+    *(_quantize_weight, _quantize_with_transpose, _quantize_rms_norm, _quantize_add_rms_norm),
 )
 
 for _rules in _ALL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,18 +42,28 @@ def become(module: nn.Module, kind: type[nn.Module], whole: type[nn.Module]) -> 
     module.__class__ = made
 
 
-def check_whole_blocks(name: str, size: int, ranks: int) -> None:
-    """Each of so many ranks has whole scale blocks of ``size`` rows or columns.
+def check_whole_blocks(sizes: Mapping[str, int], ranks: int) -> None:
+    """Each of so many ranks has whole scale blocks of so many rows or columns.
+
+    Args:
+        sizes: by what the message calls them, of all that the same ranks shall have parts of.
+        ranks: how many.
 
     Raises:
-        InputError: it has not; the message begins with ``name``, and names a number of ranks that would have.
+        InputError: they have not; the message begins with the name of one, and names a number of ranks that would have
+            whole blocks of all.
     """
-    if size % (SCALE_BLOCK * ranks):
-        works = max(count for count in range(1, ranks + 1) if count == 1 or size % (SCALE_BLOCK * count) == 0)
-        raise InputError(
-            f"{name}: expected a multiple of {SCALE_BLOCK} for each of {ranks} ranks, because scales are of whole "
-            f"{SCALE_BLOCK}x{SCALE_BLOCK} blocks, got {size}; it can be on {works} rank{'s' * (works > 1)}"
-        )
+
+    def fit(count: int) -> bool:
+        return all(size % (SCALE_BLOCK * count) == 0 for size in sizes.values())
+
+    for name, size in sizes.items():
+        if size % (SCALE_BLOCK * ranks):
+            works = max(count for count in range(1, ranks + 1) if count == 1 or fit(count))
+            raise InputError(
+                f"{name}: expected a multiple of {SCALE_BLOCK} for each of {ranks} ranks, because scales are of whole "
+                f"{SCALE_BLOCK}x{SCALE_BLOCK} blocks, got {size}; it can be on {works} rank{'s' * (works > 1)}"
+            )
 
 
 def distributed(tensor: Tensor, mesh: DeviceMesh, placement: Placement, source: int | None) -> nn.Parameter:
@@ -69,7 +80,7 @@ def distributed(tensor: Tensor, mesh: DeviceMesh, placement: Placement, source: 
         sent = sent.clone()  # what is received is written into it
     options: dict[str, Any] = {} if source == 0 else {"src_data_rank": source}  # the keyword is newer than torch 2.6
     part = distribute_tensor(sent, mesh, [placement], **options).to_local().view(tensor.dtype)
-    return frozen(_whole_of(_alone(part), tensor, mesh, placement))
+    return frozen(whole_of(_alone(part), tensor, mesh, placement))
 
 
 def own_part(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
@@ -77,7 +88,7 @@ def own_part(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
     part = tensor.detach()
     if isinstance(placement, Shard):
         part = part.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()].contiguous()
-    return _whole_of(_alone(part), tensor, mesh, placement)
+    return whole_of(_alone(part), tensor, mesh, placement)
 
 
 def _alone(part: Tensor) -> Tensor:
@@ -85,7 +96,8 @@ def _alone(part: Tensor) -> Tensor:
     return part.clone() if not part.is_meta and part.untyped_storage().nbytes() > part.nbytes else part
 
 
-def _whole_of(part: Tensor, tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+def whole_of(part: Tensor, tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    """The DTensor of the shape of ``tensor`` of which this rank has ``part``."""
     stride = torch.empty(tensor.shape, device="meta").stride()
     return DTensor.from_local(part, mesh, [placement], run_check=False, shape=tensor.shape, stride=stride)
 

@@ -17,7 +17,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.experts_checkpoint import checked_state
-from fp8gemm.nn.experts_shape import NAMES, WithScales
+from fp8gemm.nn.experts_routed import Weights
+from fp8gemm.nn.experts_shape import NAMES
 from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import become, check_divisible, distributed, is_on, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, packed, summed, summed_part, unpacked
@@ -102,7 +103,7 @@ class ParallelExperts(Fp8Experts):
             )
         return x.to_local()
 
-    def operands(self) -> tuple[WithScales, WithScales]:
+    def operands(self) -> Weights:
         pairs = super().operands()
         if not is_on(pairs[0][0], self._mesh):
             return pairs  # sharded further: whoever gathers it puts another in its place

@@ -17,13 +17,23 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from fp8gemm.checks.tensors import check_no_gradient, check_tensor
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
-from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
+from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_bias, checked_scales, checked_state, checked_weight
 from fp8gemm.nn.linear import Fp8Linear, Terms
-from fp8gemm.parallel.blocks import become, check_divisible, check_whole_blocks, distributed, is_on, local, own_part
+from fp8gemm.nn.moving import frozen
+from fp8gemm.parallel.blocks import (
+    become,
+    check_divisible,
+    check_whole_blocks,
+    distributed,
+    is_on,
+    local,
+    own_part,
+    whole_of,
+)
 from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
 from fp8gemm.products.linear import check_input
 
-_FEATURES = ("out_features", "in_features")
+FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
 
 
@@ -48,7 +58,7 @@ class ParallelLinear(Fp8Linear):
     """What both kinds have in common. Layers become one by `parallelize`, they are not constructed."""
 
     _layouts: Layouts
-    _divided: int
+    divided: int
     """The weight's dimension of which ranks have parts: 0, N, or 1, K."""
     _adds_bias: bool
     """Whether this rank does: one of those that have parts of a sum."""
@@ -85,7 +95,7 @@ class ParallelLinear(Fp8Linear):
     def multiplied(self) -> tuple[int, int, torch.dtype | None]:
         n, k, added = super().multiplied()
         ranks = self._layouts.mesh.size()
-        if self._divided == 0:
+        if self.divided == 0:
             return n // ranks, k, added
         return n, k // ranks, added if self._adds_bias else None
 
@@ -120,10 +130,10 @@ class ParallelLinear(Fp8Linear):
 
     def _placed(self, product: Tensor) -> Tensor:
         """This rank's product as the layer's output."""
-        return given_away(product, self._layouts, is_part_of_sum=self._divided == 1)
+        return given_away(product, self._layouts, is_part_of_sum=self.divided == 1)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, {_FEATURES[self._divided]} divided by {self._layouts.mesh.size()}"
+        return f"{super().extra_repr()}, {FEATURES[self.divided]} divided by {self._layouts.mesh.size()}"
 
     # Loading.
 
@@ -141,7 +151,7 @@ class ParallelLinear(Fp8Linear):
 class ColwiseLinear(ParallelLinear):
     """Each rank has rows of the weight: it multiplies all of x, and has some columns of the output."""
 
-    _divided = 0
+    divided = 0
 
     def forward(self, x: Tensor) -> Tensor:
         x, place = self._received(x)
@@ -161,7 +171,7 @@ class ColwiseLinear(ParallelLinear):
 class RowwiseLinear(ParallelLinear):
     """Each rank has columns of the weight: it multiplies its columns of x, and has a part of each sum."""
 
-    _divided = 1
+    divided = 1
 
     def forward(self, x: Tensor) -> Tensor:
         x, place = self._received(x)
@@ -217,21 +227,69 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
         InputError: a mesh of several dimensions, a layer that is divided already or has a forward of its own, a
             placement that is no sum, or a size that is not of whole blocks for each rank.
     """
-    mesh, dim = layouts.mesh, kind._divided
+    mesh, dim = layouts.mesh, kind.divided
     check_divisible(layer, mesh, layer.weight, Fp8Linear)
     for name, each in (("input_layouts", layouts.given), ("output_layouts", layouts.wanted)):
         if isinstance(each, Partial) and each.reduce_op != "sum":
             raise InputError(f"{name}: expected Partial('sum'), or Shard or Replicate, got {each}")
-    check_whole_blocks(_FEATURES[dim], (layer.out_features, layer.in_features)[dim], mesh.size())
-    places: dict[str, Placement] = {WEIGHT: Shard(dim), SCALES: Shard(dim), BIAS: Replicate() if dim else Shard(0)}
+    check_whole_blocks({FEATURES[dim]: (layer.out_features, layer.in_features)[dim]}, mesh.size())
     for name, parameter in list(layer.named_parameters(recurse=False)):
-        setattr(layer, name, distributed(parameter, mesh, places[name], source))
+        setattr(layer, name, distributed(parameter, mesh, _places(dim)[name], source))
     layer._plan = copy(layer._plan)  # the one before knows whole weights, and calls by where they were
+    return _made(layer, kind, layouts)
+
+
+def of_parts(
+    weight: DTensor,
+    scales: DTensor,
+    bias: DTensor | None,
+    kind: type[ParallelLinear],
+    layouts: Layouts,
+    *,
+    max_m: int,
+    batch_invariant: bool | None,
+) -> Fp8Linear:
+    """A layer around parts that ranks have already, divided as `parallelize` divides them; nothing is sent.
+
+    It keeps this rank's parts, not copies, where they need no conversion.
+
+    Args:
+        weight, scales, bias: of the whole layer, on the mesh of ``layouts``; else as in `Fp8Linear.from_quantized`.
+        kind, layouts: as in `parallelize`.
+        max_m, batch_invariant: as in `Fp8Linear`.
+
+    Raises:
+        InputError: this rank's parts are not of whole blocks, or not as described.
+    """
+    (n, k), dim, mesh = weight.shape, kind.divided, layouts.mesh
+    check_whole_blocks({FEATURES[dim]: (n, k)[dim]}, mesh.size())
+    here = (n // mesh.size(), k) if dim == 0 else (n, k // mesh.size())
+    options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
+    layer = Fp8Linear(k, n, bias is not None, device="meta", dtype=torch.bfloat16, **options)
+    parts = {
+        WEIGHT: checked_weight(WEIGHT, local(weight), *here),
+        SCALES: checked_scales(SCALES, local(scales), *here),
+    }
+    if bias is not None:
+        parts[BIAS] = checked_bias(BIAS, local(bias), here[0])
+    for name, part in parts.items():
+        whole = getattr(layer, name)
+        setattr(layer, name, frozen(whole_of(part, whole, mesh, _places(dim)[name])))
+    return _made(layer, kind, layouts)
+
+
+def _places(dim: int) -> dict[str, Placement]:
+    """Of the parameters, where ranks have parts of this dimension of the weight."""
+    return {WEIGHT: Shard(dim), SCALES: Shard(dim), BIAS: Replicate() if dim else Shard(0)}
+
+
+def _made(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts) -> Fp8Linear:
+    """A layer whose parameters are divided, with the forward that goes with them."""
     become(layer, kind, Fp8Linear)
     assert isinstance(layer, ParallelLinear)
     layer._layouts = layouts
-    layer._adds_bias = dim == 0 or mesh.get_local_rank() == 0
-    comes, goes = (Replicate(), Shard(-1)) if dim == 0 else (Shard(-1), Replicate())
+    layer._adds_bias = kind.divided == 0 or layouts.mesh.get_local_rank() == 0
+    comes, goes = (Replicate(), Shard(-1)) if kind.divided == 0 else (Shard(-1), Replicate())
     layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
     layer._prepare()
     return layer

@@ -20,7 +20,7 @@ from fp8gemm.kernels.gemm import SingleKernel
 from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeKernel, QuantizeSource, rows_of_warp
 from fp8gemm.products.calls import Recent, key_of_input
-from fp8gemm.products.operands import uses_reference
+from fp8gemm.products.operands import contiguous_rows, uses_reference
 from fp8gemm.products.plans import Plan, plan
 from fp8gemm.products.quantizers import ALIGNMENT, rows_quantizer
 from fp8gemm.reference import gemm_reference, quantize_rows
@@ -224,6 +224,29 @@ class LinearPlan:
                 codes, scales, *terms, out=out.view(m, n), stream=stream, bias=plan.bias, static_weights=static
             )
         return _Model(layout.settings, of_weight, quantizer, kernel, (quantize, multiply))
+
+
+def traced_linear(
+    x: Tensor,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    *,
+    batch_invariant: bool | None,
+    static_weights: bool,
+) -> Tensor:
+    """What `LinearPlan` computes, by operators: as nodes of a graph, or for tensors that are not plain.
+
+    NOTE: two operators, so that a compiler that merges equal nodes quantises an input of several layers once.
+    """
+    check_input(x, weight)
+    check_no_gradient("x", x)
+    rows = x if x.dim() == 2 else x.reshape(-1, weight.shape[1])
+    rows = contiguous_rows(rows)
+    a, scales_a = torch.ops.fp8gemm.quantize_activation(rows)
+    options = rows.dtype, batch_invariant, static_weights
+    out: Tensor = torch.ops.fp8gemm.gemm(a, scales_a, weight, scales, None, bias, *options)
+    return out.view(*x.shape[:-1], weight.shape[0])
 
 
 def check_input(x: Tensor, weight: Tensor, k: int | None = None) -> None:

@@ -86,6 +86,7 @@ register(
         "quantize_activation": lambda x, counts=None: _quantize().direct_activation(x, counts),
         "quantize_activation_out": lambda x, codes, scales: _quantize().direct_activation_out(x, codes, scales),
         "quantize_weight": lambda w: _quantize().direct_weight(w),
+        "quantize_with_transpose": lambda x: _quantize().direct_with_transpose(x),
         "quantize_silu_mul": lambda x, counts=None: _quantize().direct_silu_mul(x, counts),
         "quantize_rms_norm": lambda x, weight, eps: _quantize().direct_rms_norm(x, weight, eps),
         "quantize_add_rms_norm": lambda x, residual, weight, eps: _quantize().direct_add_rms_norm(

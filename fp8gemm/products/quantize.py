@@ -2,9 +2,9 @@
 
 `fp8gemm.reference.quantize` says what each quantiser computes, to the bit. On a Hopper GPU these functions launch a
 kernel on the current stream; CPU tensors, and any with ``FP8GEMM_BACKEND=reference``, go to the reference. The kernels
-of `quantize_activation` and `quantize_weight` give the reference's bits. Those of the others compute an exponential and
-a sum of squares in another way: their scales differ by a few units in the last place, and a code that lies on the
-border between two may be its neighbour (docs/numerics.md has the bound and what was measured).
+of `quantize_activation`, `quantize_weight` and `quantize_with_transpose` give the reference's bits. Those of the others
+compute an exponential and a sum of squares in another way: their scales differ by a few units in the last place, and a
+code that lies on the border between two may be its neighbour (docs/numerics.md has the bound and what was measured).
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from fp8gemm.checks.quantizers import check_matrix, check_norm, check_quantized,
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.quantize import QuantizeSource
 from fp8gemm.products.operands import uses_reference
-from fp8gemm.products.quantizers import quantize_blocks, quantize_masked, quantize_norm, quantize_rows
+from fp8gemm.products.quantizers import (
+    quantize_blocks,
+    quantize_both_ways,
+    quantize_masked,
+    quantize_norm,
+    quantize_rows,
+)
 from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.scales import empty_mn_major_groups, to_mn_major
 
@@ -32,6 +38,7 @@ __all__ = [
     "quantize_rms_norm",
     "quantize_silu_mul",
     "quantize_weight",
+    "quantize_with_transpose",
 ]
 
 ScaleLayout = Literal["mn_major", "row_major"]
@@ -87,6 +94,32 @@ def quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
         traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_weight(w)
         return traced
     return direct_weight(w)
+
+
+def quantize_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Quantise a matrix and its transpose, each with one scale per row and 128 columns; it is read once.
+
+    Training multiplies by both: `y = x @ w.T` takes the codes of ``x``, the weight's gradient `dy.T @ x` those of its
+    transpose, which is also `quantize_activation` of ``x.T`` that rows of zeros follow.
+
+    Args:
+        x: (M, K) as in `quantize_activation`.
+
+    Returns:
+        `xq` (M, K) and `scales` (M, ceil(K/128)), those of `quantize_activation`; and of the transpose codes (K, M'),
+        M' being M rounded up to a multiple of 128, with codes of zero in the columns behind M, and scales (K, M'/128).
+        Codes are float8_e4m3fn, contiguous; scales float32, MN-major. None requires a gradient.
+
+        A multiple of 16 would do for a product, of which M' is the K. But kernels are compiled for their K: of whole
+        blocks there are eight times fewer, where M varies, and none is slower, for kernels multiply whole blocks.
+
+    Raises:
+        InputError: a dtype, shape or stride other than these.
+    """
+    if goes_to_operator("x", x):
+        traced: tuple[Tensor, Tensor, Tensor, Tensor] = torch.ops.fp8gemm.quantize_with_transpose(x)
+        return traced
+    return direct_with_transpose(x)
 
 
 def quantize_silu_mul(x: Tensor, *, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -178,6 +211,16 @@ def direct_weight(w: Tensor) -> tuple[Tensor, Tensor]:
     check_matrix("w", w, shape="(N, K)")
     memory.check_addresses(w=w)
     return reference.quantize_blocks(w) if uses_reference(w) else quantize_blocks(w)
+
+
+def direct_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`quantize_with_transpose`."""
+    check_matrix("x", x, shape="(M, K)")
+    memory.check_addresses(x=x)
+    if not uses_reference(x):
+        return quantize_both_ways(x)
+    codes, scales, of_transpose, their_scales = reference.quantize_with_transpose(x)
+    return codes, to_mn_major(scales), of_transpose, to_mn_major(their_scales)
 
 
 def direct_silu_mul(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import (
+    NORM_ROWS,
     Quantizer,
     QuantizeSource,
     norm_threads,
@@ -19,10 +21,12 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
+    quantizer_with_transpose,
     rows_of_warp,
     warps_of_block,
 )
 from fp8gemm.scales import block_count, empty_mn_major, empty_mn_major_groups
+from fp8gemm.sizes import SCALE_BLOCK
 
 ALIGNMENT = 16
 """Bytes that a lane loads at once: rows begin on multiples of it."""
@@ -48,6 +52,11 @@ def _norm_quantizer(k: int, dtype: torch.dtype, weight: torch.dtype, residual: b
 @lru_cache(maxsize=64)
 def _blocks_quantizer(dtype: torch.dtype, warps: int) -> Quantizer:
     return quantizer_of_blocks(INPUTS[dtype], warps)
+
+
+@lru_cache(maxsize=64)
+def _transposing_quantizer(dtype: torch.dtype) -> Quantizer:
+    return quantizer_with_transpose(INPUTS[dtype])
 
 
 def quantize_rows(source: QuantizeSource, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,11 +94,21 @@ def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
+def quantize_both_ways(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Codes and MN-major scales of ``x`` (M, K), and of its transpose, M rounded up to whole blocks."""
+    m, k = x.shape
+    codes, scales = _empty(m, k, x.device)
+    transpose = _empty(k, block_count(m) * SCALE_BLOCK, x.device)
+    _run(_transposing_quantizer(x.dtype), aligned(x), codes, scales, transpose=transpose)
+    return codes, scales, *transpose
+
+
 def quantize_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Codes and MN-major scales of the RMS norm of ``x`` (+ ``residual``), and what was normed."""
     m, k = x.shape
     codes, scales = _empty(m, k, x.device)
-    quantizer = _norm_quantizer(k, x.dtype, weight.dtype, residual is not None, norm_threads(m, k))
+    threads = norm_threads(NORM_ROWS if settings.current().batch_invariant else m, k)
+    quantizer = _norm_quantizer(k, x.dtype, weight.dtype, residual is not None, threads)
     summed = x if residual is None else torch.empty((m, k), dtype=x.dtype, device=x.device)
     residual = None if residual is None else aligned(residual)
     _run(quantizer, aligned(x), codes, scales, residual=residual, weight=aligned(weight), summed=summed, eps=eps)

@@ -13,7 +13,15 @@ from fp8gemm.reference.grouped import (
     gemm_masked_reference,
     row_ranges,
 )
-from fp8gemm.reference.quantize import add_rms_norm, keep_rows, quantize_blocks, quantize_rows, rms_norm, silu_mul
+from fp8gemm.reference.quantize import (
+    add_rms_norm,
+    keep_rows,
+    quantize_blocks,
+    quantize_rows,
+    quantize_with_transpose,
+    rms_norm,
+    silu_mul,
+)
 
 __all__ = [
     "add_rms_norm",
@@ -27,6 +35,7 @@ __all__ = [
     "keep_rows",
     "quantize_blocks",
     "quantize_rows",
+    "quantize_with_transpose",
     "rms_norm",
     "round_to_nearest_even",
     "row_ranges",

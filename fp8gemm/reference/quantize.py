@@ -42,6 +42,13 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
+def quantize_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`quantize_rows` of ``x`` (M, K), and of its transpose, whose rows end with zeros, at a whole block."""
+    transpose = whole_blocks(x.T, 1, SCALE_BLOCK)
+    return *quantize_rows(x), *quantize_rows(transpose)
+
+
+@torch.no_grad()
 def keep_rows(x: Tensor, counts: Tensor) -> Tensor:
     """``x`` (G, max_m, K) with zeros for what lies past the first ``counts`` (G,) rows of each group, NaN or not."""
     rows = torch.arange(x.shape[1], device=x.device)

@@ -72,7 +72,9 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     if problem.m < 1:
         raise InputError(f"expected M >= 1, since nothing is launched without rows, got M = {problem.m}")
     counted = rounded(problem)
-    costs: dict[Config, AnyCost] = {config: _predict(counted, config, chip) for config in ranked_configs(problem, chip)}
+    costs: dict[Config, AnyCost] = {
+        config: predict_config(counted, config, chip) for config in ranked_configs(problem, chip)
+    }
     winner, least = next(iter(costs)), ranked_configs(problem, chip, NO_TABLES)[0]
     alike = [config for config in costs if type(config) is type(winner)]
     shown = tuple(alike[: 1 + max(runners_up, 0)])
@@ -100,7 +102,8 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     )
 
 
-def _predict(problem: Problem, config: Config, chip: Chip) -> AnyCost:
+def predict_config(problem: Problem, config: Config, chip: Chip) -> AnyCost:
+    """The predicted cost of a config of either orientation."""
     if isinstance(config, SwapAbConfig):
         return predict_swap_ab(problem, config, chip)
     return predict(problem, config, chip)

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fp8gemm.terminal.table import Column, Group, Table
+
 
 def percent(share: float, digits: int = 1) -> str:
     """A share as a percentage, without a sign; 0.014 as ``1.4 %``."""
@@ -23,25 +25,25 @@ def part_lines(part: Mapping[str, Any]) -> Iterator[str]:
     error, regret = part["error"], part["regret"]
     yield f"{part['name']}: {error['all']['timings']} timings, {part['shapes']} shapes of {part['layers']} N x K"
     yield ""
-    yield f"  {'predicted / measured':<24}{'timings':>8}{'bias':>9}{'median':>9}{'p90':>9}"
+    table = _table("predicted / measured", "timings", "bias", "median", "p90")
+    yield table.header()
     groups = {"all": error["all"], **_named("M ", error["by_m"]), **_named("tile ", error["by_tile"])}
     for name, each in groups.items():
-        off = "".join(f"{percent(off_by(each[key])):>9}" for key in ("median", "p90"))
-        yield f"  {name:<24}{each['timings']:>8}{each['bias']:>9.3f}{off}"
+        off = (percent(off_by(each[key])) for key in ("median", "p90"))
+        yield table.line(f"  {name}", str(each["timings"]), f"{each['bias']:.3f}", *off)
     yield from _regret_lines("regret of the choice", regret)
     if "selected" in part:
         selected = part["selected"]
         yield from _regret_lines("regret of select", selected)
         if selected["not_measured"]:
-            yield f"  {'not measured':<24}{selected['not_measured']:>8}"
+            yield _table("").line("  not measured", str(selected["not_measured"]))
     yield ""
     yield "  worst choices"
+    worst = Table(Group((Column("", 20, left=True), Column("", 7), Column("", 24, left=True))))
     for each in part["worst"]:
-        shape = f"{each['m']}x{each['n']}x{each['k']}"
-        yield (
-            f"  {shape:<18}{percent(each['regret']):>8}  {each['chosen']} {each['us']:.2f} us, "
-            f"best {each['best']} {each['best_us']:.2f} us"
-        )
+        shape = f"  {each['m']}x{each['n']}x{each['k']}"
+        times = f"{each['chosen']} {each['us']:.2f} us, best {each['best']} {each['best_us']:.2f} us"
+        yield worst.line(shape, percent(each["regret"]), f" {times}")
 
 
 def as_text(result: Mapping[str, Any]) -> str:
@@ -63,10 +65,14 @@ def _regret_lines(title: str, regret: Mapping[str, Any]) -> Iterator[str]:
     if "all" not in regret:  # nothing that was selected was measured
         return
     yield ""
-    yield f"  {title:<24}{'shapes':>8}{'mean':>9}{'p95':>9}{'max':>9}"
+    table = _table(title, "shapes", "mean", "p95", "max")
+    yield table.header()
     for name, each in {"all": regret["all"], **_named("M ", regret["by_m"])}.items():
-        figures = "".join(f"{percent(each[key]):>9}" for key in ("mean", "p95", "max"))
-        yield f"  {name:<24}{each['shapes']:>8}{figures}"
+        yield table.line(f"  {name}", str(each["shapes"]), *(percent(each[key]) for key in ("mean", "p95", "max")))
+
+
+def _table(title: str, *figures: str) -> Table:
+    return Table(Group((Column(f"  {title}", 25, left=True), *(Column(each, 8) for each in figures or [""]))))
 
 
 def _named(prefix: str, groups: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     """A thin line per N x K, a thick one for our geometric mean, dashed ones for the other peers'."""
     rows = [row for row in canvas.shown(result) if row["m"] >= LEAST_M and BASELINE in row["us"]]
     pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(figsize=(10, 6.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 7.5), layout="constrained")
     for n, k in dict.fromkeys((row["n"], row["k"]) for row in rows):
         of_one = [row for row in rows if (row["n"], row["k"]) == (n, k)]
         _line(axes, of_one, OURS, label=f"fp8gemm, {n} x {k}", linewidth=1, marker=".")
@@ -41,7 +41,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     alone = ", each alone under sustained load" if any(row.get("regime") == "sustained" for row in rows) else ""
     axes.set_title(f"{result['gpu']}, {result['date']}, torch {result['torch']}{alone}", fontsize="medium")
     axes.grid(alpha=0.3, axis="y")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     canvas.save(figure, path, result)
 
 

@@ -13,10 +13,10 @@ from result_plots import canvas
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Predicted against measured times, and how the regret is distributed."""
     pyplot = load_pyplot()
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 7), layout="constrained")
+    figure, (above, below) = pyplot.subplots(2, 1, figsize=(7, 12), layout="constrained")
     figure.suptitle(f"Cost model against measured times: {result['gpu']}, {result['date']}")
-    _scatter(left, result["points"], pyplot.get_cmap("turbo"))
-    _distribution(right, result["parts"])
+    _scatter(above, result["points"], pyplot.get_cmap("turbo"))
+    _distribution(below, result["parts"])
     canvas.save(figure, path, result)
 
 

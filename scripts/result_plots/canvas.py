@@ -29,5 +29,5 @@ def shown(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 def save(figure: Any, path: Path, result: Mapping[str, Any]) -> None:
     """Write a PNG with its mark, and forget the figure."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, format="png", metadata={"Source": fingerprint(result)})
+    figure.savefig(path, dpi=150, format="png", metadata={"Source": fingerprint(result)})
     load_pyplot().close(figure)

@@ -23,7 +23,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     """Bars for contiguous products and for those of few rows, lines for layers."""
     rows = canvas.shown(result)
     pyplot = load_pyplot()
-    figure, (first, second, third) = pyplot.subplots(3, 1, figsize=(10, 12), layout="constrained")
+    figure, (first, second, third) = pyplot.subplots(3, 1, figsize=(8, 12), layout="constrained")
     contiguous = [row for row in rows if row["part"] == CONTIGUOUS]
     peers = {"one product": (DENSE, OFFSETS), "DeepGEMM": (DEEP_GEMM, OFFSETS), "bfloat16": (BF16, OFFSETS)}
     _bars(first, contiguous, peers, "contiguous: speed relative to")

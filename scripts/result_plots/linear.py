@@ -19,7 +19,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     """A thin line per N x K, a thick one for the geometric mean."""
     rows = [row for row in canvas.shown(result) if {BF16, OURS} <= row["us"].keys()]
     pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(figsize=(10, 5.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
     for n, k in dict.fromkeys((row["n"], row["k"]) for row in rows):
         of_one = [row for row in rows if (row["n"], row["k"]) == (n, k)]
         _line(axes, of_one, label=f"{n} x {k}", linewidth=1, marker=".")
@@ -34,7 +34,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     axes.set_ylabel("speed of Fp8Linear relative to a bfloat16 layer")
     axes.set_title(f"{result['gpu']}, {result['date']}, torch {result['torch']}", fontsize="medium")
     axes.grid(alpha=0.3, axis="y")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     canvas.save(figure, path, result)
 
 
@@ -42,7 +42,7 @@ def draw_decoder(result: Mapping[str, Any], path: Path) -> None:
     """Bars by step: the speed relative to bfloat16, as written and compiled."""
     rows = result["rows"]
     pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     timed = {name: pair for name, pair in PAIRS.items() if any(set(pair) <= row["ms"].keys() for row in rows)}
     width = 0.8 / max(len(timed), 1)
     for index, (name, (base, ours)) in enumerate(timed.items()):

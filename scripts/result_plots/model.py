@@ -15,12 +15,12 @@ _MARKERS = "osD^v*"
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Left the layers, right the sentences."""
-    figure, (left, right) = load_pyplot().subplots(1, 2, figsize=(15, 6), layout="constrained")
+    """Above the layers, below the sentences."""
+    figure, (above, below) = load_pyplot().subplots(2, 1, figsize=(8, 11), layout="constrained")
     figure.suptitle(f"{result['model']}, {result['sentences']} sentences: {result['device']}, {result['date']}")
-    _layers(left, result)
-    _sentences(right, result)
-    for axes in (left, right):
+    _layers(above, result)
+    _sentences(below, result)
+    for axes in (above, below):
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     canvas.save(figure, path, result)

@@ -12,7 +12,7 @@ from fp8gemm.lab.bench.peers import OURS, OURS_PDL
 from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 
-COLUMNS = 4
+COLUMNS = 2
 STYLES: Mapping[str, Mapping[str, Any]] = {
     OURS: {"color": "tab:blue", "marker": "."},
     OURS_PDL: {"color": "tab:blue", "marker": "o", "linewidth": 2.5},
@@ -31,7 +31,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     layers = sorted({(row["n"], row["k"]) for row in rows}, key=lambda layer: layer[0] * layer[1])
     pyplot = load_pyplot()
     lines = -(-(len(layers) + 1) // COLUMNS)  # one place is for the names
-    figure, places = pyplot.subplots(lines, COLUMNS, figsize=(15, 4 * lines), layout="constrained", squeeze=False)
+    figure, places = pyplot.subplots(lines, COLUMNS, figsize=(8, 3.6 * lines), layout="constrained", squeeze=False)
     figure.suptitle(f"Few rows: {result['gpu']}, {result['date']}, torch {result['torch']}")
     named: dict[str, Any] = {}
     *pictures, last = places.flat

@@ -20,7 +20,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     """A picture per shape: every 25 ms over the mean of the last window of whoever ran, and one period of the mean."""
     pyplot = load_pyplot()
     rows = result["rows"]
-    figure, places = pyplot.subplots(len(rows), 1, figsize=(12, 2.6 * len(rows)), sharex=True, layout="constrained")
+    figure, places = pyplot.subplots(len(rows), 1, figsize=(8, 2.6 * len(rows)), sharex=True, layout="constrained")
     figure.suptitle(f"Two kernels in turn without a pause, from idleness on: {result['gpu']}, {result['date']}")
     for axes, row in zip(places, rows, strict=True):
         settled = {window["who"]: fmean(window["us"]) for window in row["windows"]}  # the last of each stays

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8gemm.lab.provenance import UNKNOWN
+from fp8gemm.terminal.table import Column, Table, fitted
 
 CURRENT, OTHER, NONE = "these headers", "other headers", "does not say of which headers"
 
@@ -45,7 +46,7 @@ def ages(folder: Path, headers: str) -> Iterator[Age]:
 
 def lines(found: list[Age]) -> Iterator[str]:
     """A line for each, and how many may be old."""
-    width = max((len(age.name) for age in found), default=0)
-    for age in found:
-        yield f"{age.name:<{width}}  {age.date:<10}  {age.verdict}, commit {age.commit}"
+    rows = [(age.name, age.date, f"{age.verdict}, commit {age.commit}") for age in found]
+    table = Table(fitted([Column(left=True), Column(width=10, left=True), Column(left=True)], rows), gap="  ")
+    yield from (table.line(*row) for row in rows)
     yield f"{sum(not age.is_current for age in found)} of {len(found)} may be older than the code"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 Result = dict[str, Any]
 """The content of one result file."""
 
+RESULTS = "docs/results"
 MISSING = "-"
 TURN = "turn"
 

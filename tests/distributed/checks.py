@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from tests.distributed import layers, mixtures, operators, states
+from tests.distributed import layers, mixtures, operators, plans, states, training
 from tests.distributed.world import Check
 
-_ANY: tuple[Check, ...] = (*operators.CHECKS, *layers.CHECKS, *mixtures.CHECKS, *states.CHECKS)
+_ANY: tuple[Check, ...] = (
+    *operators.CHECKS,
+    *layers.CHECKS,
+    *mixtures.CHECKS,
+    *plans.CHECKS,
+    *states.CHECKS,
+    *training.CHECKS,
+)
 
 DYING: Check = states.a_rank_that_dies_is_an_error
 

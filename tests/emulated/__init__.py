@@ -39,6 +39,9 @@ _INCLUDES = re.compile(r'^#(?:include "fp8gemm/.*"|pragma once)$', re.MULTILINE)
 _ENTRY = 'extern "C" __global__'
 _SHARED = "extern __shared__ __align__(1024) uint8_t shared_bytes[];"
 
+CONFIG = re.compile(r"^struct Config \{$.*?^\};$", re.MULTILINE | re.DOTALL)
+"""Of a rendered source, what its kernel is compiled for."""
+
 Emulate = Callable[[Task, int, int], str]
 """Runs a task with so many CTAs and a seed, and says what is wrong besides the result; "" if nothing is."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from fp8gemm.kernels.gemm import fill_output
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Problem
 from tests.cases import Case
-from tests.emulated import encode_2d, headers
+from tests.emulated import CONFIG, encode_2d, headers
 from tests.host_compiler import compile_library
 
 _PROGRAM = """\
@@ -40,8 +39,6 @@ namespace {name} {{
 void run(const void* params) {{ fp8gemm::Dense<Config>::run(*static_cast<const fp8gemm::KernelParams*>(params)); }}
 }}  // namespace {name}
 """
-_CONFIG = re.compile(r"^struct Config \{$.*?^\};$", re.MULTILINE | re.DOTALL)
-
 Multiply = Callable[[Case, int, int], tuple[Tensor, str]]
 """The output for a case, NaN where nothing was written, with so many SMs and a seed; and what is wrong besides."""
 
@@ -61,7 +58,7 @@ def emulated_products(
     places = headers(directory, edit)
     kernels = []
     for index, (problem, config) in enumerate(wanted):
-        found = _CONFIG.search(render_source(DenseKernel.request(problem, config)))
+        found = CONFIG.search(render_source(DenseKernel.request(problem, config)))
         assert found is not None
         kernels.append(_KERNEL.format(name=f"v{index}", config=found[0]))
     names = ", ".join(f"v{index}::run" for index in range(len(wanted)))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource, norm_threads, quantizer_of_norm
@@ -177,6 +178,19 @@ def test_a_row_has_the_same_bits_amid_other_rows(generator):
         rows = slice(128 - m, 128)
         for found, expected in ((quantize_rms_norm(x[rows], weight), whole), (quantize_silu_mul(x[rows]), silu)):
             assert same_bits(found[0], expected[0][rows]) and same_bits(found[1], expected[1][rows]), m
+
+
+@pytest.mark.parametrize("k", [400, 7168])
+def test_of_any_m_a_row_of_a_norm_has_the_same_bits_where_they_may_not_depend_on_it(k, generator):
+    x = normal(1500, k, generator=generator, dtype=BF16)
+    weight = normal(k, generator=generator, dtype=BF16)
+    with settings.scope(batch_invariant=True):
+        norm, added = quantize_rms_norm(x, weight), quantize_add_rms_norm(x, x, weight)
+        for m in (1, 64, 200, 700):
+            rows = slice(1500 - m, 1500)
+            found = *quantize_rms_norm(x[rows], weight), *quantize_add_rms_norm(x[rows], x[rows], weight)
+            for one, whole in zip(found, (*norm, *added), strict=True):
+                assert same_bits(one, whole[rows]), m
 
 
 @pytest.mark.parametrize("m", [5, 4000, 12000])

@@ -49,6 +49,7 @@ def norm_weight(device: torch.device) -> Tensor:
 QUANTISERS: dict[str, Quantise] = {
     "rows": fp8gemm.quantize_activation,
     "blocks": fp8gemm.quantize_weight,
+    "with_transpose": fp8gemm.quantize_with_transpose,
     "silu_mul": lambda x: fp8gemm.quantize_silu_mul(x),
     "rms_norm": lambda x: fp8gemm.quantize_rms_norm(x, norm_weight(x.device)),
     "add_rms_norm": lambda x: fp8gemm.quantize_add_rms_norm(x, x, norm_weight(x.device)),

@@ -134,7 +134,7 @@ def test_the_command_tells_by_its_exit_code(
     monkeypatch.setattr(build_module, "compile_program", no_compiler)
 
     def check(count: int, *words: str) -> tuple[int, Any, str]:
-        monkeypatch.setattr(command, "_demand", lambda _: tiny(count))
+        monkeypatch.setattr(command, "demand_of", lambda _: tiny(count))
         code = cli.main([*ASKED, "--check", *words])
         out, told = capsys.readouterr()
         return code, out, told

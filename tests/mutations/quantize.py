@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.mutations.mutant import RACE, Caught, Edit, Mutant, race
 
-_WARP, _ENCODE, _LANES, _SOURCE, _FLOAT = (
+_WARP, _SCALES, _ENCODE, _LANES, _SOURCE, _FLOAT = (
     "quantize/rows_of_warp.cuh",
+    "quantize/store_scales.cuh",
     "quantize/encode.cuh",
     "quantize/lanes.cuh",
     "quantize/source.cuh",
@@ -151,7 +152,7 @@ _PLACES = (
     Mutant(
         "scales-past-the-last-row",
         "a warp writes scales between the last row's and the next column",
-        (Edit(_WARP, "(i < rows) {\n                dest", "(i < kRows) {\n                dest"),),
+        (Edit(_SCALES, "(i < rows) {\n", "(i < kRows) {\n"),),
         _around("rows"),
         _WRONG_OR_FAULT,
         sample="quantize_rows",

@@ -17,7 +17,7 @@ from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.lab.bench import graph, peers, timing
 from fp8gemm.lab.bench.regimes import Regime
-from fp8gemm.lab.bench.report import Row, Shape, Table
+from fp8gemm.lab.bench.report import ProductTable, Row, Shape
 from fp8gemm.lab.bench.summary import Summary
 from fp8gemm.lab.bench.sweep import Mode, Sweep
 
@@ -30,16 +30,17 @@ def row(m: int, n: int, ours: float | None, **others: float) -> Row:
 
 
 def test_table_lines_up_and_shows_what_is_missing() -> None:
-    table = Table("ours", ["fast", "slow"])
+    table = ProductTable("ours", ["fast", "slow"])
     groups, names = table.header().splitlines()
     line = table.line(row(1, 8, 2, fast=1))
     bars = [[at for at, char in enumerate(text) if char == "|"] for text in (groups, names, line)]
     assert bars[1] == bars[2] and bars[0] == bars[1][:2]
     cells = [cell.split() for cell in line.split("|")]
     assert cells == [["1", "8", "128", "turn"], ["2.00", "1.00", "-", "0"], ["0.500", "-"], ["128x128-s5"]]
-    twice = Table("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), us={"ours": 4.0}))
+    twice = ProductTable("ours", ["fast"], products=2).line(Row(Shape(512, 1024, 4096), us={"ours": 4.0}))
     assert twice.split("|")[1].split()[-1] == "2147", "TFLOPS of two products"
-    assert Table("ours", []).line(row(1, 8, 2)).count("|") == Table("ours", []).header().splitlines()[1].count("|") == 2
+    alone = ProductTable("ours", [])
+    assert alone.line(row(1, 8, 2)).count("|") == alone.header().splitlines()[1].count("|") == 2
 
 
 def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
@@ -53,7 +54,7 @@ def sweep(tmp_path: Path, budget: float | None) -> tuple[Sweep, list[str]]:
 
     mode = Mode(
         [Shape(m, n, 256) for m in (1, 4) for n in (8, 16)],
-        Table("ours", ["peer", "odd"]),
+        ProductTable("ours", ["peer", "odd"]),
         measure,
         [
             Summary("geomean_relative_speed", "speed", "speed", {"peer": ("peer", "ours"), "odd": ("odd", "ours")}),

@@ -223,7 +223,7 @@ def test_lines_of_the_table() -> None:
     text = line(row(SMALL[cases.CONTIGUOUS], offsets=10.0, indices=12.0, dense=9.0))
     assert text.endswith("|    200    100 | offsets 10.00, indices 12.00, dense 9.00 (0.900)")
     assert line(row(ONE_TOKEN, offsets=2.0, floor=1.0)).endswith("offsets 2.00 (2.000), floor 1.00")
-    assert line(row(SMALL[cases.MASKED], floor=1.0)).endswith("|             - | floor 1.00")
+    assert line(row(SMALL[cases.MASKED], floor=1.0)).endswith("|      -      - | floor 1.00")
 
 
 def run(path: Path, *arguments: str) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fp8gemm import settings
 from fp8gemm.cli import main as cli
 from fp8gemm.cli import profile
 from fp8gemm.cli.exits import Exit
@@ -20,6 +22,7 @@ DOCUMENTED = {
     "info": ["info"],
     "doctor": ["doctor", "--build"],
     "explain": ["explain", "64", "256", "512"],
+    "report": ["report", "--nk", "256x512", "--m", "8", "--max-m", "8", "--no-measure"],
     "warmup --list": ["warmup", "--nk", "128x128", "--max-m", "8", "--list"],
     "warmup --check": ["warmup", "--quantizers", "128", "--check"],
     "cache ls": ["cache", "ls"],
@@ -29,11 +32,19 @@ DOCUMENTED = {
 """Commands that have something to tell without a GPU."""
 
 
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    """A cache directory of the test's own: by the settings, because the environment may have been read before."""
+    with settings.scope(cache_dirs=(tmp_path / "cache",)):
+        yield tmp_path / "cache"
+
+
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_json_is_all_of_standard_output_or_goes_to_a_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FP8GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
     code = cli.main([*DOCUMENTED[name], "--json"])
     printed = json.loads(capsys.readouterr().out)
     file = tmp_path / "new" / "out.json"
@@ -43,13 +54,26 @@ def test_json_is_all_of_standard_output_or_goes_to_a_file(
     assert type(written) is type(printed) and (isinstance(written, list) or written.keys() == printed.keys())
 
 
+@pytest.mark.usefixtures("cache")
+def test_values_of_kernels_are_words_and_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["warmup", "--nk", "128x128", "--max-m", "8", "--chip", "h200", "--calls", "gemm"]
+    assert cli.main([*words, "--epilogue", "none,bias"]) == 0 and capsys.readouterr()
+    assert cli.main(["cache", "ls", "--json"]) == 0
+    configs = [
+        kernel["config"] for each in json.loads(capsys.readouterr().out)["directories"] for kernel in each["kernels"]
+    ]
+    assert {config["bias"] for config in configs if "bias" in config} == {"none", "bfloat16"}
+    texts = {value for config in configs for value in config.values() if isinstance(value, str)}
+    assert texts and not [text for text in texts if "." in text], "no value is Python's name of it"
+
+
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "diagnose", lambda index=0: Diagnosis(DeviceStatus.NO_GPU, "no GPU here"))
 
 
 @pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize("words", [["bench"], ["tune"]])
+@pytest.mark.parametrize("words", [["bench"], ["tune"], ["report", "--nk", "256x512", "--measure"]])
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_without_a_gpu_a_command_that_needs_one_ends_with_3(
     words: list[str], more: list[str], capsys: pytest.CaptureFixture[str]

@@ -20,6 +20,7 @@ from fp8gemm import nn, settings
 from fp8gemm.ahead.kernels import Demand, Variants, all_quantizers, chips_named, demand, recorded_quantizers
 from fp8gemm.ahead.models import demand_of_model
 from fp8gemm.cli import warmup as command
+from fp8gemm.cli.asked import demand_of
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.hints import warmup_of, warmup_of_quantizer
@@ -56,7 +57,7 @@ def asked(*arguments: str) -> Demand:
     """What ``fp8gemm warmup`` with these arguments would make ready."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     command.add_arguments(parser)
-    return command._demand(parser.parse_args(arguments))
+    return demand_of(parser.parse_args(arguments))
 
 
 def rows_up_to(most: int) -> list[int]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +53,12 @@ def test_links_lead_to_pages_and_files_of_the_site(site: ModuleType) -> None:
     assert site.source_page("include/a.cuh") == "source/include/a.cuh.md"
 
 
+def test_a_picture_leads_to_itself(site: ModuleType) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    shown = site.on_page_markdown("![a b](docs/plots/c.png) [d](docs/e.md)", page=page, config=None, files=None)
+    assert shown == "[![a b](plots/c.png)](plots/c.png) [d](e.md)"
+
+
 def test_every_public_call_is_documented_where_it_is_written(site: ModuleType) -> None:
     text = site.api_page()
     homes = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
@@ -65,6 +71,7 @@ def test_every_public_call_is_documented_where_it_is_written(site: ModuleType) -
 def test_the_commands_speak_for_themselves(site: ModuleType) -> None:
     text = site.command_page()
     assert "## fp8gemm explain" in text and "usage: fp8gemm warmup" in text and "example: fp8gemm tune" in text
+    assert "### fp8gemm cache seal" in text and "--anew" in text
     assert "`````cpp\n" in site.source_text("include/fp8gemm/kernels/dense.cuh")
 
 
@@ -78,3 +85,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     api = (tmp_path / "api.html").read_text()
     assert "(M, K) float8_e4m3fn" in api and (tmp_path / "source" / "LICENSE.html").is_file()
+    scripts = re.findall(r'<script src="([^"]+)"', (tmp_path / "index.html").read_text())
+    assert "site/iframe-worker.js" in scripts and all((tmp_path / script).is_file() for script in scripts), (
+        "none of elsewhere"
+    )

@@ -67,6 +67,10 @@ def _x(*shape: int) -> Tensor:
     return torch.randn(*shape).to(BF16)
 
 
+def _of_groups(columns: int) -> Operands:
+    return {"x": _x(G, M, columns), "counts": torch.tensor([1, 0, 3])}
+
+
 ENTRIES: dict[str, tuple[Callable[..., Any], Callable[[], Operands]]] = {
     "gemm": (fp8gemm.gemm, _gemm),
     "plan": (_planned, _gemm),
@@ -75,16 +79,11 @@ ENTRIES: dict[str, tuple[Callable[..., Any], Callable[[], Operands]]] = {
     "gemm_masked": (fp8gemm.gemm_masked, _masked),
     "gemm_k_grouped": (fp8gemm.gemm_k_grouped, _k_grouped),
     "quantize_activation": (fp8gemm.quantize_activation, lambda: {"x": _x(M, K)}),
-    "quantize_activation of groups": (
-        fp8gemm.quantize_activation,
-        lambda: {"x": _x(G, M, K), "counts": torch.tensor([1, 0, 3])},
-    ),
+    "quantize_activation of groups": (fp8gemm.quantize_activation, lambda: _of_groups(K)),
     "quantize_weight": (fp8gemm.quantize_weight, lambda: {"w": _x(N, K)}),
+    "quantize_with_transpose": (fp8gemm.quantize_with_transpose, lambda: {"x": _x(M, K)}),
     "quantize_silu_mul": (fp8gemm.quantize_silu_mul, lambda: {"x": _x(M, 2 * K)}),
-    "quantize_silu_mul of groups": (
-        fp8gemm.quantize_silu_mul,
-        lambda: {"x": _x(G, M, 2 * K), "counts": torch.tensor([1, 0, 3])},
-    ),
+    "quantize_silu_mul of groups": (fp8gemm.quantize_silu_mul, lambda: _of_groups(2 * K)),
     "quantize_rms_norm": (fp8gemm.quantize_rms_norm, lambda: {"x": _x(M, K), "weight": _x(K)}),
     "quantize_add_rms_norm": (
         fp8gemm.quantize_add_rms_norm,

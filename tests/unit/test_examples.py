@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fp8gemm import settings
 from fp8gemm.cli import main as cli
 from tests.jit.caches import fill
 
@@ -16,12 +18,13 @@ COMMANDS = [[name] for name in cli.COMMANDS] + [["cache", action] for action in 
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with two kernels in ./kernels, which is what FP8GEMM_CACHE_DIR says."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with two kernels in ./kernels, which is the cache: by the settings, because the environment
+    may have been read before, and an example clears it."""
     fill(tmp_path / "kernels", 1, 2)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FP8GEMM_CACHE_DIR", str(tmp_path / "kernels"))
-    return tmp_path
+    with settings.scope(cache_dirs=(tmp_path / "kernels",)):
+        yield tmp_path
 
 
 def example(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -37,7 +40,7 @@ def test_the_example_works(words: list[str], place: Path, capsys: pytest.Capture
     asked = example(words, capsys)
     assert asked[: len(words)] == words
     if words[0] in NEED_A_GPU:
-        options = cli._parser(words[0]).parse_args(asked)
+        options = cli.command_parser(words[0]).parse_args(asked)
         assert options.run is not None
         return
     if words == ["cache", "import"]:

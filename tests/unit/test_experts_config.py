@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +70,18 @@ def test_they_are_those_of_the_model_that_transformers_builds(model_type: str) -
         config = transformers.AutoConfig.for_model(model_type, **rest)
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(config)
-        expected = {
+        expected = Counter(
             (path.rpartition(".")[2], *weight.shape)
             for path, weight in model.named_parameters()
             if path.endswith(("experts.gate_up_proj", "experts.down_proj"))
-        }
+        )
         for source in (fields, config.to_dict()):
             found = experts_of_config(source)
-            assert {(each.name.partition(".")[2], each.groups, each.n, each.k) for each in found} == expected
+            names = [(each.name.partition(".")[2], each.groups, each.n, each.k) for each in found]
+            assert dict(zip(names, (each.layers for each in found), strict=True)) == expected
+            assert all(each.experts == each.groups for each in found)
+            per_token = [each.experts_per_token for each in experts_of_config(config.to_dict(), ep=2)]
+            assert not found or per_token == [config.num_experts_per_tok] * len(found)
 
     check()
 

@@ -16,7 +16,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fp8gemm import settings
+from fp8gemm.ahead.kernels import chips_named
 from fp8gemm.cli import warmup as command
+from fp8gemm.cli.asked import demand_of
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels import hints, loaded
@@ -39,6 +41,7 @@ from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.hopper import limited_chip, named_chip
 from fp8gemm.tuning.problem import Grouping, InputType, packed_problem
 from fp8gemm.tuning.select import select_config
+from fp8gemm.tuning.table import Table, write_table
 
 PAIRS = list(product(InputType, InputType))
 
@@ -53,7 +56,7 @@ def made_ready_by(line: str) -> list[KernelRequest]:
     command.add_arguments(parser)
     there = settings.from_environment({**os.environ, **variables})
     with settings.scope(num_sms=there.num_sms, tables=there.tables, batch_invariant=there.batch_invariant):
-        return command._demand(parser.parse_args(words[start + 2 :])).requests
+        return demand_of(parser.parse_args(words[start + 2 :])).requests
 
 
 def missed(quantizer: Quantizer, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -129,3 +132,15 @@ def test_the_paths_of_tables_are_words_of_a_shell(tmp_path: Path) -> None:
     with settings.scope(tables=(place / "mine.json",)):
         line = hints.warmup_of(replace(packed_problem(1, 128, 128), m=1), named_chip("h200"))
     assert shlex.split(line)[:2] == [f"FP8GEMM_TABLES={place}/mine.json", "fp8gemm"]
+
+
+def test_the_command_of_some_options_finds_the_settings_of_now(tmp_path: Path) -> None:
+    table = tmp_path / "own tables.json"
+    write_table(table, Table("", "h200", 132, "", ""))
+    words, parser = ["--nk", "136x272", "--max-m", "200"], argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with settings.scope(num_sms=60, batch_invariant=True, tables=(table,)):
+        (chip,) = chips_named("h200")
+        line = hints.warmup_with(words, chip)
+        expected = demand_of(parser.parse_args([*words, "--chip", "h200"])).requests
+    assert made_ready_by(line) == expected != made_ready_by(shlex.join(["fp8gemm", "warmup", *words, "--chip", "h200"]))

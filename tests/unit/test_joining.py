@@ -133,7 +133,7 @@ def test_forms_name_commands_targets_and_files_that_are_there(path: Path) -> Non
 def test_the_command_that_a_slow_shape_is_asked_for_is_one(form: str) -> None:
     fields = {field.get("id"): field for field in loaded(GITHUB / "ISSUE_TEMPLATE" / "slow_shape.yml")["body"]}
     words = fields[form]["attributes"]["description"].partition(": fp8gemm ")[2].split()
-    assert words[0] == form and cli._parser(form).parse_args(words).run is not None
+    assert words[0] == form and cli.command_parser(form).parse_args(words).run is not None
 
 
 def test_hooks_have_the_versions_of_the_constraints() -> None:

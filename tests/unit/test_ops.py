@@ -201,6 +201,12 @@ REFUSED: dict[str, tuple[str, int | str, Tensor | torch.dtype | None, str]] = {
         torch.zeros(N, 8),
         r"w: expected \(N, K\) with K a positive multiple of 16, got K = 8",
     ),
+    "x with a transpose and a bad K": (
+        "quantize_with_transpose",
+        0,
+        torch.zeros(M, 24),
+        r"x: expected \(M, K\) with K a positive multiple of 16, got K = 24",
+    ),
     "an odd half": (
         "quantize_silu_mul",
         0,

@@ -6,10 +6,7 @@ import ctypes
 import itertools
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,9 +14,7 @@ from torch import Tensor
 
 from fp8gemm import settings
 from fp8gemm.checks.dtypes import INPUTS
-from fp8gemm.driver.arguments import Arguments, QuantizeParams
-from fp8gemm.kernels import loaded
-from fp8gemm.kernels import quantize as family
+from fp8gemm.driver.arguments import QuantizeParams
 from fp8gemm.kernels.quantize import (
     MASKED_CTAS_OF_SM,
     ROWS_OF_WARP,
@@ -35,43 +30,16 @@ from fp8gemm.kernels.quantize import (
     rows_of_warp,
     warps_of_block,
 )
-from fp8gemm.products import quantize, quantizers
+from fp8gemm.products import quantize
 from fp8gemm.products.quantizers import aligned
 from fp8gemm.scales import empty_mn_major
 from fp8gemm.tuning.problem import InputType
+from tests.played_quantizers import STREAM, Gpu
 
 HEADER = Path(__file__).resolve().parents[2] / "include/fp8gemm/quantize/params.cuh"
 SIZES = {"void*": 8, "uint8_t*": 8, "int32_t*": 8, "float*": 8, "int64_t": 8, "uint32_t": 4, "float": 4}
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-STREAM = 17
 K = 272
-
-
-class Gpu:
-    """Stands where the GPU and its driver are; keeps what was loaded, and the arguments and grids of launches."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.loads: list[tuple[str, bool]] = []
-        self.launches: list[tuple[Any, QuantizeParams, int, int]] = []
-        monkeypatch.setattr(family, "load", self.load)
-        monkeypatch.setattr(family, "LaunchConfig", SimpleNamespace)
-        monkeypatch.setattr(family, "BoundLaunch", self.bind)
-        monkeypatch.setattr(quantize, "uses_reference", lambda x: False)
-        monkeypatch.setattr(loaded, "hopper_info", lambda index: None)
-        monkeypatch.setattr(quantizers, "current_stream", lambda index: STREAM)
-        monkeypatch.setattr(quantizers, "on_device", lambda index: nullcontext())
-        monkeypatch.setattr(loaded, "_kernels", {})
-
-    def load(self, request: Any, index: int, shared_bytes: int, *, allow_compile: bool) -> Any:
-        assert shared_bytes == 0
-        self.loads.append((request.label, allow_compile))
-        return SimpleNamespace(function=len(self.loads))
-
-    def bind(
-        self, config: Any, arguments: Arguments[QuantizeParams], stream: int, grid: int | None = None
-    ) -> Callable[[], None]:
-        assert grid
-        return lambda: self.launches.append((config, arguments.params, stream, grid))
 
 
 @pytest.fixture
@@ -89,7 +57,7 @@ def test_the_host_lays_out_the_struct_as_the_header_declares_it() -> None:
         described = getattr(QuantizeParams, field)
         assert (name, offset, size) == (field, described.offset, described.size)
         offset += size
-    assert ctypes.sizeof(QuantizeParams) == -(-offset // 8) * 8 == 104, "a multiple of the largest of them"
+    assert ctypes.sizeof(QuantizeParams) == -(-offset // 8) * 8 == 120, "a multiple of the largest of them"
     assert f"sizeof(QuantizeParams) == {ctypes.sizeof(QuantizeParams)}" in HEADER.read_text()
 
 
@@ -293,3 +261,16 @@ def test_rows_on_16_bytes_are_read_in_place() -> None:
     x = torch.ones(6, 400, dtype=BF16)
     for same in (x[:, 8 : K + 8], x[::2, :K], x[:1, :K].expand(6, K), x[:0], x.view(-1)[: K + 1][None, :K]):
         assert aligned(same) is same
+
+
+@pytest.mark.parametrize("k", [272, 4096, 7168])
+def test_threads_of_a_norm_do_not_follow_m_where_bits_may_not(k: int, gpu: Gpu) -> None:
+    for invariant in (False, True):
+        with settings.scope(batch_invariant=invariant):
+            for m in (1, 200, 1000):
+                quantize.quantize_rms_norm(torch.ones(m, k, dtype=BF16), torch.ones(k, dtype=BF16))
+    several, one = (
+        [config.threads for config, *_ in gpu.launches[:3]],
+        [config.threads for config, *_ in gpu.launches[3:]],
+    )
+    assert len(set(one)) == 1 and (len(set(several)) > 1 or k == 272)

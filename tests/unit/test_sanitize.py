@@ -25,6 +25,23 @@ RIGHT = "sanitize: all results are right\n"
 RACE = "========= RACECHECK SUMMARY: {0} hazards displayed ({0} errors, 0 warnings)"
 
 
+def test_its_progress_is_on_a_terminal_alone(
+    sanitize: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [
+        sanitize.Finding("memcheck", "a", "1x2", "clean"),
+        sanitize.Finding("memcheck", "b", "1x2", "3 errors", "where"),
+    ]
+    monkeypatch.setattr(sanitize, "find", lambda *arguments, **options: iter(found))
+    assert sanitize.run_tools("sanitizer", ["memcheck", "racecheck"], [0, 1], timeout=1.0) == found * 2
+    told = capsys.readouterr()
+    assert not told.out and told.err == "memcheck b 1x2: 3 errors\nwhere\nracecheck b 1x2: 3 errors\nwhere\n"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    sanitize.run_tools("sanitizer", ["memcheck", "racecheck"], [0, 1], timeout=1.0)
+    told = capsys.readouterr()
+    assert not told.out and "racecheck: " in told.err and "2/4 verdicts [" in told.err and "ETA 0" in told.err
+
+
 @pytest.mark.parametrize(
     ("returncode", "output", "status"),
     [

@@ -70,7 +70,7 @@ def test_no_kernel_is_examined_twice(listed: ModuleType) -> None:
 
 def test_the_quantisers_are_all_kinds_and_dtypes_with_tails(listed: ModuleType) -> None:
     quick = [each for index in listed.QUICK if (each := listed.KERNELS[index]) in listed.QUANTISINGS]
-    kinds = {"plain", "silu-mul", "blocks", "norm", "add-norm"}
+    kinds = {"plain", "silu-mul", "blocks", "with-transpose", "norm", "add-norm"}
     masked = {"masked-plain", "masked-silu-mul"}
     assert {each.kind for each in listed.QUANTISINGS} == kinds | masked
     assert {each.kind for each in quick} == kinds - {"norm"}
@@ -99,6 +99,11 @@ def test_a_quantiser_that_is_not_right_is_told(listed: ModuleType, monkeypatch: 
             made = (reference.quantize_blocks if "blocks" in self.label else reference.quantize_rows)(x)
             codes.copy_(made[0])
             scales.copy_(made[1] * factor)
+            if "transpose" in terms:
+                of_transpose, their_scales = terms["transpose"]
+                made = reference.quantize_with_transpose(x)
+                of_transpose.copy_(made[2])
+                their_scales.copy_(made[3] * factor)
             return lambda: None
 
         def bind_masked(

@@ -40,15 +40,15 @@ WHOLE = sorted({each for each in commands() if "..." not in each and not re.full
 def test_the_commands_parse(command: str) -> None:
     for optional in ("", r"\1"):  # without what stands in brackets, and with it
         words = shlex.split(re.sub(r"\[(.*?)\]", optional, command))
-        parsed = cli._parser(next(word for word in words if word in cli.COMMANDS)).parse_args(words)
+        parsed = cli.command_parser(next(word for word in words if word in cli.COMMANDS)).parse_args(words)
         assert parsed.run is not None
 
 
 def test_the_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Those that are named without their command."""
-    for words in (["warmup"], *(["cache", action] for action in CACHE_ACTIONS)):
+    for words in (["warmup"], ["report"], *(["cache", action] for action in CACHE_ACTIONS)):
         with pytest.raises(SystemExit):
-            cli._parser(words[0]).parse_args([*words, "--help"])
+            cli.command_parser(words[0]).parse_args([*words, "--help"])
     known = set(re.findall(r"--[a-z][\w-]+", capsys.readouterr().out))
     named = set(re.findall(r"(?<=`)--[a-z][\w-]+", PAGE))
     assert named and named <= known, named - known

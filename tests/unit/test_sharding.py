@@ -49,6 +49,9 @@ def test_rows_and_depth_of_b_are_divided_into_whole_blocks(ranks: int) -> None:
         (sharding._quantize_weight, (256, 256), 3),
         (sharding._quantize_weight, (256, 384), 2),
         (sharding._quantize_weight, (384, 272), 1),
+        (sharding._quantize_with_transpose, (256, 256), 3),
+        (sharding._quantize_with_transpose, (96, 256), 2),
+        (sharding._quantize_with_transpose, (256, 384), 2),
         (sharding._quantize_silu_mul, (96, 512), 2),
     ],
 )

@@ -186,16 +186,6 @@ def test_checkpoint_that_the_library_loaded(no_gpu_asked_for, tmp_path):
     assert torch.equal(models.logits(model, models.tokens()), models.logits(ours, models.tokens()))
 
 
-def test_experts_stay_and_are_reported(tmp_path):
-    path, config = tmp_path, models.deepseek_v3(first_k_dense_replace=1)
-    models.write_checkpoint(path, models.new_model(config))
-    model, report = load_quantized(path)
-    (left,) = report.skipped
-    assert left.name == "model.layers.1.mlp.experts" and "FP8Experts" in left.reason
-    assert isinstance(model.model.layers[1].mlp.shared_experts.up_proj, Fp8Linear)
-    assert "FP8Experts" in str(report)
-
-
 def test_model_without_fp8_layers_is_an_error():
     with pytest.raises(InputError, match="got none.*load_quantized.*nn.convert"):
         use_fp8gemm(models.new_model(models.qwen3()))

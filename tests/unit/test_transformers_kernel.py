@@ -176,9 +176,8 @@ def test_model_with_experts_runs_on_the_installed_kernel(mixture, monkeypatch):
         linear_calls = sum(1 for *_, static in calls if static is None)
     assert whole.isfinite().all() and linear_calls == len(calls) > 20, "five projections, MLP and experts"
     report = use_fp8gemm(model)
-    assert [left.name for left in report.skipped] == ["model.layers.1.mlp.experts"]
-    with installed_kernel():
-        assert torch.equal(models.logits(model, ids), whole), "both ways to fp8gemm compute the same"
+    assert not report.skipped
+    assert relative_error(models.logits(model, ids), whole) < 1e-2, "sums of experts are made in another order"
 
 
 def test_input_that_needs_a_gradient_is_declined(original):

@@ -128,10 +128,10 @@ def test_percentile_is_one_of_the_values() -> None:
 
 def test_lines_name_what_failed() -> None:
     failed = merged(row(a=2.0, b=1.0, peer=3.0), {}, {}, {C: "RuntimeError: no"})
-    first, second = report.line(failed).splitlines()
+    first, second = report.RowTable().line(failed).splitlines()
     assert "100.00%" in first and first.split()[-2:] == ["1.500", "-"] and B in first
     assert C in second and "no" in second
-    assert report.line(row()).count("-") >= 4
+    assert report.RowTable().line(row()).count("-") >= 4
 
 
 def test_a_table_gets_what_beats_the_model_by_the_margin() -> None:

@@ -156,10 +156,25 @@ def test_lines_for_people(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:
     words = f"tune --grouped {GROUPS}x{N}x{K} --m 4,{M} --layout contiguous --candidates 1 --measure-ms 0.01"
     assert cli.main(words.split()) == 0
     text = capsys.readouterr().out.splitlines()
-    assert text[1].startswith("layout     groups ") and len([line for line in text if line.startswith("contig")]) == 2
+    assert text[2].startswith("layout     groups ") and len([line for line in text if line.startswith("contig")]) == 2
     assert text[-1].startswith("2 shapes: the choice costs 0.00%")
     assert cli.main([*words.split(), "--budget-seconds", "0"]) == 0
     assert "2 sizes of groups left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_bar_is_on_standard_error_and_results_are_not(
+    more: list[str], gpu: Gpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"tune --grouped {GROUPS}x{N}x{K} --m 4,{M} --layout contiguous --candidates 1 --measure-ms 0.01"
+    assert cli.main([*words.split(), *more]) == 0
+    alone = capsys.readouterr()
+    assert "ETA" not in alone.err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert cli.main([*words.split(), *more]) == 0
+    told = capsys.readouterr()
+    assert "1/2 sizes of groups [" in told.err and "ETA 0" in told.err
+    assert "ETA" not in told.out and told.out.count("\n") == alone.out.count("\n")
 
 
 def test_candidates_are_the_first_and_some_of_the_other_orientation() -> None:

@@ -21,6 +21,7 @@ from fp8gemm.ahead.grouped import GroupedVariants, grouped_kernels
 from fp8gemm.ahead.kernels import Demand, demand
 from fp8gemm.ahead.models import demand_of_model
 from fp8gemm.cli import warmup as command
+from fp8gemm.cli.asked import demand_of
 from fp8gemm.errors import CacheMissError, InputError
 from fp8gemm.kernels import group_ranges, loaded
 from fp8gemm.kernels.catalogue import kernel_request
@@ -43,7 +44,7 @@ def asked(*arguments: str) -> Demand:
     """What ``fp8gemm warmup`` with these arguments would make ready."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     command.add_arguments(parser)
-    return command._demand(parser.parse_args(arguments))
+    return demand_of(parser.parse_args(arguments))
 
 
 def shapes_of(found: Demand, chip: str = "h200") -> set[tuple[str, int, int, int]]:
@@ -127,7 +128,7 @@ def test_the_command_that_a_miss_names_makes_it_ready(problem: GroupedProblem, c
     command.add_arguments(options)
     parsed = options.parse_args([*words[2:], *(() if "--max-m" in words else ("--max-m", str(MOST)))])
     with settings.scope(num_sms=int(limited[0].partition("=")[2]) if limited else None):
-        ready = command._demand(parsed)
+        ready = demand_of(parsed)
     assert kernel_request(problem, select_grouped(problem, met)) in ready.gemms[chip_name(met)]
 
 

@@ -21,6 +21,11 @@ def test_a_shape_that_is_none_is_quoted_beside_what_was_expected(shape: object) 
         fp8gemm.warmup([(128, 128), shape])  # type: ignore[list-item]
 
 
+def test_no_shape_at_all_is_an_error() -> None:
+    with pytest.raises(fp8gemm.InputError, match="^what: expected at least one .*, got none$"):
+        fp8gemm.warmup([])
+
+
 def test_what_is_neither_a_model_nor_shapes_is_named() -> None:
     with pytest.raises(fp8gemm.InputError, match="^what: expected a model, or a list of .*, got 7168$"):
         fp8gemm.warmup(7168)  # type: ignore[arg-type]
@@ -56,7 +61,10 @@ def test_kernels_of_several_chips_are_told_so_that_the_counts_add_up() -> None:
 
 
 def test_one_kernel_is_one() -> None:
-    assert str(told(1, {"h200": 1}, 0)).startswith("1 kernel is ready in /there: ")
+    assert str(told(1, {"h200": 1}, 0)).startswith(
+        "1 kernel is ready in /there: 1 that multiplies (1 for h200), 0 that"
+    )
+    assert "0 that multiply (0 for h200), 1 that quantises\n" in str(told(1, {"h200": 0}, 1))
     assert str(told(2, {"h200": 2}, 0, missing=1)).startswith("1 of 2 kernels is ready")
     assert told(2, {"h200": 2}, 0, missing=1).lack() == "1 of 2 kernels is not ready in /there: k0"
     assert told(1, {"h200": 1}, 0, missing=1).lack() == "1 of 1 kernel is not ready in /there: k0"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8gemm.writing import appearing, write_text
+from fp8gemm.writing import appearing, obstacle, write_text
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path: Path) -> None:
@@ -79,3 +79,18 @@ def test_what_is_no_file_keeps_its_name(tmp_path: Path) -> None:
     write_text(tmp_path / "fifo", "text")
     reader.join(10)
     assert read == ["text"] and stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
+
+
+def test_an_obstacle_is_seen_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("new/file")
+    os.mkfifo(tmp_path / "fifo")
+    for free in ("file", "new", "a/b/c", "link", "fifo", "/dev/null", str(tmp_path / "new")):
+        assert obstacle(Path(free)) == "", free
+    assert obstacle(Path(".")) == f"the directory {tmp_path}"
+    assert obstacle(Path("file/below/it")) == f"{tmp_path}/file above it, which is no directory"
+    monkeypatch.setattr(os, "access", lambda place, mode: str(place) != str(tmp_path))
+    for closed in ("file", "a/b"):
+        assert obstacle(Path(closed)) == f"{tmp_path}, which may not be written to"
+    assert sorted(os.listdir()) == ["fifo", "file", "link"]

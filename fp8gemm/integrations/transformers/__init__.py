@@ -1,8 +1,9 @@
-"""The FP8 linear layers of transformers models, run by fp8gemm.
+"""The FP8 linear layers and experts of transformers models, run by fp8gemm.
 
-`use_fp8gemm` turns those of a loaded model into `fp8gemm.nn.Fp8Linear`; `load_quantized` reads a block-FP8 checkpoint
-with its scales checked, on machines without a GPU too. `install_kernel` leaves the layers as they are and puts fp8gemm
-under the function that they call, for models that must keep them (adapters with gradients, tensor parallelism).
+`use_fp8gemm` turns the linear layers of a loaded model, whole or divided among ranks, into `fp8gemm.nn.Fp8Linear`, and
+has its experts compute by grouped products; `load_quantized` reads a block-FP8 checkpoint with its scales checked, on
+machines without a GPU too. `install_kernel` leaves the layers as they are and puts fp8gemm under the function that they
+call, for models that must keep them (adapters with gradients).
 
 Nothing of that library is imported before one of these is called. It must be transformers 5.17 or newer.
 """

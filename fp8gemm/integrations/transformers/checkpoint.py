@@ -65,7 +65,7 @@ def load_quantized(
         options: for ``from_pretrained``, such as ``dtype``, ``device_map`` and ``attn_implementation``.
 
     Returns:
-        The model, and the report of `use_fp8gemm`. Experts stay that library's layers.
+        The model, and the report of `use_fp8gemm`.
 
     Raises:
         InputError: no directory, no such checkpoint, or one of which a scale is missing (with ``activation_scheme``

@@ -1,7 +1,8 @@
-"""The FP8 linear layers of a loaded model, turned into fp8gemm's."""
+"""The FP8 linear layers and experts of a loaded model, put on fp8gemm."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from itertools import chain
 from typing import Any
@@ -10,27 +11,34 @@ import torch
 from torch import Tensor, nn
 
 from fp8gemm.errors import InputError, UnsupportedDeviceError
+from fp8gemm.integrations.transformers import experts
 from fp8gemm.integrations.transformers.kernel import BLOCK_SIZE, unserved_device
 from fp8gemm.integrations.transformers.library import fp8_layers
-from fp8gemm.nn import Conversion, ConvertedLayer, Fp8Linear, SkippedLayer
+from fp8gemm.nn import Conversion, ConvertedLayer, Fp8Experts, Fp8Linear, SkippedLayer
+from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES
+from fp8gemm.nn.moving import here
 
 _NONE_FOUND = (
-    "model: expected FP8 layers of transformers (FP8Linear), got none. Without a GPU, and with dequantize=True, "
-    "from_pretrained makes layers of full precision out of FP8 weights; load_quantized does not. A model that is not "
-    "quantised is for fp8gemm.nn.convert"
+    "model: expected FP8 layers of transformers (FP8Linear, FP8Experts), got none. Without a GPU, and with "
+    "dequantize=True, from_pretrained makes layers of full precision out of FP8 weights; load_quantized does not. A "
+    "model that is not quantised is for fp8gemm.nn.convert"
 )
 
 
 def use_fp8gemm(model: nn.Module, *, max_m: int = 16384, batch_invariant: bool | None = None) -> Conversion:
-    """Turn the FP8 linear layers of a loaded transformers model into `fp8gemm.nn.Fp8Linear`, in place.
+    """Put the FP8 linear layers and experts of a loaded transformers model on fp8gemm, in place.
 
-    The new layers keep the weights, not copies, and the names and shapes of the model's state dict; scales that are not
-    float32 are widened. They are for inference: call the model under ``torch.no_grad()``, as ``generate`` does.
+    Linear layers become `fp8gemm.nn.Fp8Linear`. Experts stay that library's blocks, and compute by grouped products.
+    Weights are kept, not copied, and so are the names and shapes of the model's state dict; scales that are not
+    float32 are widened. All is for inference: call the model under ``torch.no_grad()``, as ``generate`` does.
 
-    Left alone, and reported, are experts and other modules with FP8 weights that are no plain linear layer; layers
-    with blocks other than 128x128, static activation scales, a K that is no multiple of 16 or a weight that was not
-    quantised; sharded and offloaded weights; and layers with hooks, except those by which accelerate moves inputs
-    from GPU to GPU. All layers are checked before any is replaced.
+    Of a model whose layers ranks share (``tp_plan``, expert plans), each rank calls it, and multiplies its own parts.
+    The new linear layers are those that `fp8gemm.parallel` divides; what they and experts send stays what it was.
+
+    Left alone, and reported, are other modules with FP8 weights; layers with blocks other than 128x128, static
+    activation scales, a K that is no multiple of 16 or a weight that was not quantised; experts whose gate is not
+    SiLU's; weights that are offloaded, or sharded by FSDP; and layers with hooks, except those by which accelerate
+    moves inputs from GPU to GPU. All is checked before anything is replaced.
 
     Args:
         model: as ``from_pretrained`` returns it, with FineGrainedFP8Config or from a block-FP8 checkpoint.
@@ -40,54 +48,49 @@ def use_fp8gemm(model: nn.Module, *, max_m: int = 16384, batch_invariant: bool |
         What was converted, what was not and why. A second call finds nothing left to do.
 
     Raises:
-        InputError: no such layer at all, or scales that do not fit their weight, are not finite, are negative or were
-            never computed; the message names the parameter.
+        InputError: no such layer at all; scales that do not fit their weight, are not finite, are negative or were
+            never computed; or blocks of scales that are cut where ranks share a layer. The message names the
+            parameter or layer, and a number of ranks that cuts none.
         UnsupportedDeviceError: weights are on a GPU that is not Hopper.
         UnsupportedError: transformers is missing or too old.
     """
-    linear_class = fp8_layers().FP8Linear
-    if isinstance(model, linear_class):
+    library = fp8_layers()
+    if isinstance(model, library.FP8Linear):
         raise InputError("model: expected a module that holds layers, got a layer; use fp8gemm.nn.Fp8Linear")
     before = _model_bytes(model)
-    replacements: dict[nn.Module, Fp8Linear] = {}
-    converted: list[ConvertedLayer] = []
-    skipped: list[SkippedLayer] = []
+    modules = dict(model.named_modules())
+    found = {name: module for name, module in modules.items() if _has_fp8_weights(module, library)}
+    reasons = {name: _reason_to_leave(module, library) for name, module in found.items()}
+    taken = {name: module for name, module in found.items() if not reasons[name]}
+    _check_divided(taken)
     whole_blocks = not getattr(getattr(model, "hf_quantizer", None), "pre_quantized", True)
-    done = False
-    for name, module in model.named_modules():
-        done = done or isinstance(module, Fp8Linear)
-        if not _has_fp8_weights(module, linear_class):
-            continue
-        reason = _reason_to_leave(module, linear_class)
-        if reason:
-            skipped.append(SkippedLayer(name, reason))
-            continue
-        if whole_blocks:
+    replacements: dict[nn.Module, Fp8Linear | Fp8Experts] = {}
+    converted: list[ConvertedLayer] = []
+    for name, module in taken.items():
+        if whole_blocks and isinstance(module, library.FP8Linear):
             _check_whole_blocks(name, module)
-        layer = _layer(name, module, max_m, batch_invariant)
-        sizes = _own_bytes(module), _own_bytes(layer)
-        converted.append(ConvertedLayer(name, layer.in_features, layer.out_features, *sizes))
-        replacements[module] = layer
-    if not (converted or skipped or done):
+        new = replacements[module] = _replacement(name, module, max_m, batch_invariant)
+        converted += _entries(name, module, new)
+    if not (found or any(isinstance(module, Fp8Linear) or experts.are_ours(module) for module in modules.values())):
         raise InputError(_NONE_FOUND)
     _replace(model, replacements)
-    return Conversion(tuple(converted), tuple(skipped), before, _model_bytes(model))
+    skipped = tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason)
+    return Conversion(tuple(converted), skipped, before, _model_bytes(model))
 
 
-def _has_fp8_weights(module: nn.Module, linear_class: Any) -> bool:
-    if isinstance(module, Fp8Linear):
+def _has_fp8_weights(module: nn.Module, library: Any) -> bool:
+    if isinstance(module, Fp8Linear) or experts.are_ours(module):
         return False
     own = chain(module.parameters(recurse=False), module.buffers(recurse=False))
-    return isinstance(module, linear_class) or any(tensor.dtype == torch.float8_e4m3fn for tensor in own)
+    return isinstance(module, library.FP8Linear) or any(tensor.dtype == torch.float8_e4m3fn for tensor in own)
 
 
-def _reason_to_leave(module: Any, linear_class: Any) -> str:
-    """Why a module with FP8 weights stays as it is, empty if it is to be replaced."""
-    if type(module) is not linear_class:
-        return f"it is a {type(module).__name__}, no plain linear layer"
-    weight = module.weight
-    if type(weight) not in (Tensor, nn.Parameter):
-        return f"its weight is sharded ({type(weight).__name__})"
+def _reason_to_leave(module: Any, library: Any) -> str:
+    """Why a module with FP8 weights stays as it is, empty if it does not."""
+    kinds = {library.FP8Linear: _reason_to_leave_linear, library.FP8Experts: experts.reason_to_leave}
+    if type(module) not in kinds:
+        return f"it is a {type(module).__name__}, neither a plain linear layer nor experts"
+    weight = module.weight if isinstance(module, library.FP8Linear) else module.down_proj
     if weight.is_meta or getattr(getattr(module, "_hf_hook", None), "offload", False):
         return "its weight is offloaded or not loaded"
     if weight.dtype != torch.float8_e4m3fn:
@@ -96,13 +99,39 @@ def _reason_to_leave(module: Any, linear_class: Any) -> str:
         return f"its scales are for blocks of {module.block_size}, not {BLOCK_SIZE}"
     if module.activation_scheme != "dynamic":
         return f"its activation scales are {module.activation_scheme}"
-    if weight.shape[1] % 16:
+    if _is_sharded(weight) and not _divided().is_known(module):
+        return f"its weight is sharded ({type(weight).__name__}), and not by a plan of transformers that is known here"
+    return kinds[type(module)](module)
+
+
+def _reason_to_leave_linear(module: Any) -> str:
+    if module.weight.shape[1] % 16:
         return "K is not a multiple of 16"
-    # An accelerate hook sits in a forward of the module's own.
+    # An accelerate hook sits in a forward of the module's own, and so does what a plan puts around it.
     own_forward = "forward" in vars(module) and not hasattr(module, "_hf_hook")
-    if module._forward_hooks or module._forward_pre_hooks or own_forward:
+    if module._forward_hooks or module._forward_pre_hooks or own_forward and not _divided().is_known(module):
         return "it has hooks or a forward of its own"
     return ""
+
+
+def _is_sharded(weight: Tensor) -> bool:
+    return type(weight) not in (Tensor, nn.Parameter)
+
+
+def _divided() -> Any:
+    """The module for layers that ranks share, which takes a while to import."""
+    return import_module("fp8gemm.integrations.transformers.divided")
+
+
+def _check_divided(modules: Mapping[str, nn.Module]) -> None:
+    """Ranks have whole scale blocks of every layer that they share.
+
+    Raises:
+        InputError: they have not.
+    """
+    shared = {name: module for name, module in modules.items() if any(map(_is_sharded, module.parameters(False)))}
+    if shared:
+        _divided().check_whole_blocks_of(shared)
 
 
 def _check_whole_blocks(name: str, module: Any) -> None:
@@ -119,38 +148,62 @@ def _check_whole_blocks(name: str, module: Any) -> None:
         )
 
 
-def _layer(name: str, module: Any, max_m: int, batch_invariant: bool | None) -> Fp8Linear:
-    """The layer that takes the place of ``module``.
+def _replacement(name: str, module: Any, max_m: int, batch_invariant: bool | None) -> Fp8Linear | Fp8Experts:
+    """The layer that takes the place of ``module``, or the block that computes for it.
 
     Raises:
         InputError: its scales cannot be right; the message names the parameter.
         UnsupportedDeviceError: its GPU is not Hopper.
     """
-    problem = unserved_device(module.weight.device)
+    weight, *_ = module.parameters(recurse=False)
+    problem = unserved_device(weight.device)
     if problem:
         raise UnsupportedDeviceError(problem)
+    made: Fp8Linear | Fp8Experts
+    options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
     try:
-        layer = Fp8Linear.from_quantized(
-            module.weight, module.weight_scale_inv, module.bias, max_m=max_m, batch_invariant=batch_invariant
-        )
+        if not isinstance(module, fp8_layers().FP8Linear):
+            made = experts.block_around(module, batch_invariant)
+        elif _is_sharded(weight):
+            made = _divided().layer_around(module, **options)
+        else:
+            made = Fp8Linear.from_quantized(module.weight, module.weight_scale_inv, module.bias, **options)
     except InputError as error:
         raise InputError(f"{name}.{error}") from None
-    scales = layer.weight_scale_inv
-    # What a loader leaves of scales that a checkpoint lacks is any memory.
-    if not bool((scales.isfinite() & (scales >= 0)).all()):
-        raise InputError(f"{name}.weight_scale_inv: expected finite multipliers of at least 0, got others among them")
-    return layer.train(module.training)
+    for each, scales in made.named_parameters():
+        part = here(scales)
+        # What a loader leaves of scales that a checkpoint lacks is any memory.
+        if each.endswith(SCALES) and not bool((part.isfinite() & (part >= 0)).all()):
+            raise InputError(f"{name}.{each}: expected finite multipliers of at least 0, got others among them")
+    return made.train(module.training)
 
 
-def _replace(model: nn.Module, replacements: dict[nn.Module, Fp8Linear]) -> None:
+def _entries(name: str, module: Any, new: Fp8Linear | Fp8Experts) -> list[ConvertedLayer]:
+    """What the report says of a layer, or of the products of a block."""
+    if isinstance(new, Fp8Linear):
+        return [ConvertedLayer(name, new.in_features, new.out_features, _own_bytes(module), _own_bytes(new))]
+    entries = []
+    for weight in (GATE_UP, DOWN):
+        codes, scales = (module._parameters[each] for each in (weight, weight + SCALES))
+        _, n, k = codes.shape
+        after = codes.nbytes + 4 * scales.numel()  # widened
+        entries.append(ConvertedLayer(f"{name}.{weight}", k, n, codes.nbytes + scales.nbytes, after))
+    return entries
+
+
+def _replace(model: nn.Module, replacements: dict[nn.Module, Fp8Linear | Fp8Experts]) -> None:
     for module, layer in replacements.items():
+        if isinstance(layer, Fp8Experts):
+            experts.use_block(module, layer)
+            continue
         hook = getattr(module, "_hf_hook", None)
         if hook is not None:
             import_module("accelerate.hooks").add_hook_to_module(layer, hook)
     for parent in list(model.modules()):
         for attribute, child in parent._modules.items():
-            if child in replacements:
-                setattr(parent, attribute, replacements[child])
+            new = None if child is None else replacements.get(child)
+            if isinstance(new, Fp8Linear):
+                setattr(parent, attribute, new)
 
 
 def _own_bytes(module: nn.Module) -> int:

@@ -15,6 +15,7 @@ from fp8gemm.lab.accuracy.embeddings import GATES, EmbeddingAgreement, ModelGate
 from fp8gemm.lab.accuracy.encoder import MODEL_NAME, embed, in_bfloat16, in_fp8, load_batches, load_network
 from fp8gemm.lab.accuracy.layers import LayerNoise, measure_layers
 from fp8gemm.lab.accuracy.replay import embed_both
+from fp8gemm.terminal.table import Column, Group, Table
 
 CPU = torch.device("cpu")
 _OTHER_BATCH = 7
@@ -126,20 +127,24 @@ class ModelReport:
     def lines(self) -> list[str]:
         """Text tables: embeddings, neighbours, layers."""
         lines = [f"{MODEL_NAME}, {self.sentences} sentences, {self.tokens} tokens, against the float32 network:", ""]
-        lines.append(f"{'form':<12} {'mean cos':>9} {'least cos':>9} {'same neighbour':>15} {'of decided':>11}")
+        figures = Column("mean cos", 9), Column("least cos"), Column("same neighbour", 15), Column("of decided", 11)
+        table = Table(Group((Column("form", 12, left=True), *figures)))
+        lines.append(table.header())
         for form, each in self.agreement.items():
             decided = each.decided(self.gates.margin)
             counts = f"{sum(each.same_neighbour)}/{self.sentences}", f"{sum(decided)}/{len(decided)}"
-            lines.append(f"{form:<12} {each.cosine_mean:9.5f} {each.cosine_min:9.5f} {counts[0]:>15} {counts[1]:>11}")
+            lines.append(table.line(form, f"{each.cosine_mean:.5f}", f"{each.cosine_min:.5f}", *counts))
         lines += ["", f"Decided: the best cosine exceeds the second best by {self.gates.margin} or more.", ""]
         lines.append(f"fp8, least cosine to itself in other batches: {self.other_batches:.5f}")
         for device, found in self.reference.items():
             text = f"{found.same_codes:.8f} with the same codes, {found.free:.5f} without"
             lines.append(f"fp8, least cosine to the reference backend on {device}: {text}")
-        lines += ["", f"{'layer':<44} {'N':>5} {'K':>5} {'FP8 dB':>7} {'bf16 dB':>8}"]
+        figures = Column("N", 5), Column("K", 5), Column("FP8 dB", 7), Column("bf16 dB", 8)
+        table = Table(Group((Column("layer", 44, left=True), *figures)))
+        lines += ["", table.header()]
         for layer in self.layers:
-            values = f"{layer.sqnr_db['fp8']:7.2f} {layer.sqnr_db['bf16']:8.2f}"
-            lines.append(f"{layer.name:<44} {layer.n:>5} {layer.k:>5} {values}")
+            values = [f"{layer.sqnr_db[form]:.2f}" for form in ("fp8", "bf16")]
+            lines.append(table.line(layer.name, str(layer.n), str(layer.k), *values))
         return lines
 
 

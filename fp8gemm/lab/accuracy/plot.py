@@ -16,13 +16,21 @@ _BASELINE = "bf16"
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Write `path`, a PNG, from `Report.as_json`, so also from a run that is long over. No display is needed."""
+    figure = figure_of(result)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, format="png")
+    load_pyplot().close(figure)
+
+
+def figure_of(result: Mapping[str, Any]) -> Any:
+    """The picture as a matplotlib figure."""
     pyplot = load_pyplot()
     ticker: Any = importlib.import_module("matplotlib.ticker")
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 7), sharey=True, layout="constrained")
+    figure, (above, below) = pyplot.subplots(2, 1, figsize=(8, 12), sharey=True, layout="constrained")
     figure.suptitle(f"Error of products against the unquantised ones: {result['device']}, {result['date']}")
-    _against_k(left, [row for row in result["rows"] if row["sweep"] == "k"])
-    _by_distribution(right, result)
-    for axes in (left, right):
+    _against_k(above, [row for row in result["rows"] if row["sweep"] == "k"])
+    _by_distribution(below, result)
+    for axes in (above, below):
         axes.set_yscale("log")
         axes.set_ylim(1e-3, max(0.055, axes.get_ylim()[1]))
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -31,9 +39,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         axes.yaxis.set_tick_params(labelleft=True)
         axes.grid(alpha=0.3, axis="y")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, format="png")
-    pyplot.close(figure)
+    return figure
 
 
 def _against_k(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from fp8gemm.lab.accuracy.figures import Figures
 from fp8gemm.lab.accuracy.network import Agreement
-from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.bench.report import Shape, sizes
+from fp8gemm.terminal.table import Column, Group, Table
 
 
 @dataclass(frozen=True)
@@ -120,38 +121,44 @@ class Report:
 
     def lines(self) -> list[str]:
         """The summary and the network as text tables."""
-        lines = ["", "Over the layers: means; worst row and max err/S are maxima.", _SUMMARY_HEADER]
+        names = _DISTRIBUTION, Column("product", 13, left=True)
+        titles = "rel. RMS", "worst row", "1 - cos", "SQNR dB", "max err/S", "calc_diff"
+        table = Table(Group((*names, *(Column(title, 9) for title in titles))))
+        lines = ["", "Over the layers: means; worst row and max err/S are maxima.", table.header()]
         for distribution, by_product in self.summary().items():
-            for product, figures in by_product.items():
-                cells = f"{figures.relative_rms:9.2e} {figures.worst_row:9.2e} {figures.cosine_loss:9.2e}"
-                cells += f" {figures.sqnr_db:7.1f} {figures.max_over_s:9.2e} {figures.calc_diff:9.2e}"
-                lines.append(f"{distribution:<17} {product:<13} {cells}")
-        lines += ["", f"Network against its float64 twin: {self.heading['network']['description']}."]
-        lines.append(f"{'distribution':<17} {'product':<13} {'rel. RMS':>9} {'top-1 agreement':>16}")
+            for product, each in by_product.items():
+                cells = [f"{value:.2e}" for value in (each.relative_rms, each.worst_row, each.cosine_loss)]
+                cells += [f"{each.sqnr_db:.1f}", f"{each.max_over_s:.2e}", f"{each.calc_diff:.2e}"]
+                lines.append(table.line(distribution, product, *cells))
+        table = Table(Group((*names, Column("rel. RMS", 9), Column("top-1 agreement", 16))))
+        lines += ["", f"Network against its float64 twin: {self.heading['network']['description']}.", table.header()]
         for distribution, agreements in self.network.items():
             for product, agreement in agreements.items():
-                lines.append(f"{distribution:<17} {product:<13} {agreement.relative_rms:9.2e} {agreement.top1:16.1%}")
+                lines.append(
+                    table.line(distribution, product, f"{agreement.relative_rms:.2e}", f"{agreement.top1:.1%}")
+                )
         return lines
 
 
-_SUMMARY_HEADER = (
-    f"{'distribution':<17} {'product':<13} {'rel. RMS':>9} {'worst row':>9} {'1 - cos':>9} {'SQNR dB':>7} "
-    f"{'max err/S':>9} {'calc_diff':>9}"
-)
+_DISTRIBUTION = Column("distribution", 17, left=True)
 
 
-def header(products: Sequence[str]) -> str:
-    """Two lines above the rows."""
-    names = " ".join(f"{name:>12}" for name in products)
-    left = f"{'distribution':<17} {'M':>5} {'N':>6} {'K':>6}"
-    return f"{'':{len(left)}} | {'relative RMS error':<{len(names)}} | kernels\n{left} | {names} | closest gates"
+class RowTable:
+    """One row per shape of a distribution: the relative RMS error of each product, and each kernel's closest gate."""
 
+    def __init__(self, products: Sequence[str]) -> None:
+        self._table = Table(
+            Group((_DISTRIBUTION, Column("M", 5), Column("N", 6), Column("K", 6))),
+            Group(tuple(Column(name, 12) for name in products), "relative RMS error"),
+            Group((Column("closest gates", 24, left=True),), "kernels"),
+        )
+        self.header = self._table.header
 
-def line(row: Row) -> str:
-    """One row: the relative RMS error of each product, and each kernel's closest gate."""
-    errors = " ".join(f"{figures.relative_rms:12.2e}" for figures in row.figures.values())
-    gates = "; ".join(f"{kernel}: {verdict}" for kernel, verdict in row.gates.items())
-    return f"{row.distribution:<17} {row.shape.m:>5} {row.shape.n:>6} {row.shape.k:>6} | {errors} | {gates}"
+    def line(self, row: Row) -> str:
+        """One row."""
+        errors = [f"{figures.relative_rms:.2e}" for figures in row.figures.values()]
+        gates = "; ".join(f"{kernel}: {verdict}" for kernel, verdict in row.gates.items())
+        return self._table.line(row.distribution, *sizes(row.shape), *errors, gates)
 
 
 def _summed_up(figures: Sequence[Figures]) -> Figures:

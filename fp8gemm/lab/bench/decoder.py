@@ -23,8 +23,9 @@ from fp8gemm.lab.bench.decoder_model import (
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import GraphTimer, Rounds, WrongResultError
 from fp8gemm.lab.bench.peers import relative_error
-from fp8gemm.lab.bench.report import cell
+from fp8gemm.lab.bench.report import figure
 from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, rounded
+from fp8gemm.terminal.table import Column, Group, Table
 
 BF16, FP8 = "bf16", "fp8"
 BF16_COMPILED, FP8_COMPILED, FP8_MERGED = "bf16_compiled", "fp8_compiled", "fp8_merged"
@@ -113,19 +114,18 @@ class DecoderRow(Timings):
 
 
 class DecoderTable:
-    """Text table, one line per step: milliseconds of each variant, then our speed relative to bfloat16."""
+    """One row per step: milliseconds of each variant, then our speed relative to bfloat16."""
 
-    def header(self) -> str:
-        """One line."""
-        names = " ".join(f"{name:>13}" for name in VARIANTS)
-        ratios = " ".join(f"{name:>15}" for name in PAIRS)
-        return f"{'milliseconds':<16} | {names} | {ratios}"
+    def __init__(self) -> None:
+        times = tuple(Column(name, 13) for name in VARIANTS)
+        ratios = tuple(Column(name, 15) for name in PAIRS)
+        self._table = Table(Group((Column("milliseconds", 16, left=True),)), Group(times), Group(ratios))
+        self.header, self.remark = self._table.header, self._table.remark
 
     def line(self, row: DecoderRow) -> str:
         """One row; a dash where a variant has no time."""
-        times = " ".join(cell(row.us[name] / 1e3 if name in row.us else None, 13, 3) for name in VARIANTS)
-        ratios = " ".join(cell(row.speed(pair), 15, 3) for pair in PAIRS)
-        return f"{row.step!s:<16} | {times} | {ratios}"
+        times = [figure(row.us[name] / 1e3 if name in row.us else None, 3) for name in VARIANTS]
+        return self._table.line(str(row.step), *times, *(figure(row.speed(pair), 3) for pair in PAIRS))
 
 
 def plain_timer(call: Callable[[], object], replays: int) -> Timer:

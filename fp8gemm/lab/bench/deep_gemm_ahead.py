@@ -13,6 +13,7 @@ from contextlib import suppress
 from fp8gemm.lab import DEVICE
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.processes import compiling_processes
+from fp8gemm.terminal.progress import bar
 
 MOST_PROCESSES = 12
 """Each has a CUDA context and torch."""
@@ -25,22 +26,20 @@ def compile_deep_gemm(shapes: Sequence[Shape], *, device: str = DEVICE) -> None:
         shapes: of the products; for a single one nothing is done.
         device: where the operands are.
     """
-    from tqdm import tqdm
-
     wanted = list(dict.fromkeys(shapes))
     if len(wanted) < 2:
         return
     with (
         suppress(OSError, NotImplementedError, BrokenExecutor),  # a machine that forbids processes can measure still
         compiling_processes(min(len(wanted), MOST_PROCESSES)) as pool,
-        tqdm(total=len(wanted), unit="kernel", desc="DeepGEMM compiles", leave=False, disable=None) as bar,
+        bar(len(wanted), "kernels", "DeepGEMM compiles") as progress,
     ):
         try:
             for done in as_completed(pool.submit(_multiply_zeros, shape, device) for shape in wanted):
                 # NOTE: A process may die, too. What it leaves is compiled where it is measured.
                 with suppress(Exception):
                     done.result()
-                bar.update()
+                progress.update()
         finally:
             pool.shutdown(cancel_futures=True)  # whoever interrupts does not wait for all
 

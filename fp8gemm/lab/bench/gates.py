@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any, Generic, TypeVar
 
+from fp8gemm.terminal.screen import screen
+
 R = TypeVar("R")
 
 
@@ -74,4 +76,5 @@ def _line(name: str, verdict: Mapping[str, Any]) -> str:
     what = "geometric mean" if verdict["mean"] else "worst"
     line = f"{name}: {what} {verdict['figure']:.3f} of {verdict['count']}, {verdict['bound']} {verdict['limit']:g}: "
     worst = f"; worst {verdict['worst']:.3f}" if verdict["mean"] else ";"
-    return line + ("met" if verdict["met"] else "NOT MET") + f"{worst} at {verdict['at']}"
+    met = screen().paint("met", "green") if verdict["met"] else screen().paint("NOT MET", "red")
+    return f"{line}{met}{worst} at {verdict['at']}"

@@ -16,7 +16,10 @@ from fp8gemm.lab.bench.graph import GraphTimer, Rounds
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, K_GROUPED, LAYER, MASKED, GroupedCase
 from fp8gemm.lab.bench.grouped_operands import Contender, Work
 from fp8gemm.lab.bench.grouped_peers import DEEP_GEMM
+from fp8gemm.lab.bench.report import figure
 from fp8gemm.lab.bench.timing import Schedule, Timings, describe, expected_us, rounded, schedule_sets
+from fp8gemm.terminal.screen import screen
+from fp8gemm.terminal.table import Column, Group, Table
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.hopper import Chip
 
@@ -85,20 +88,29 @@ class GroupedRow(Timings):
 
 
 class GroupedTable:
-    """Text table, one line per case: microseconds of each contender, and how ours compare."""
+    """One row per case: microseconds of each contender, and how ours compare."""
+
+    def __init__(self) -> None:
+        self._table = Table(
+            Group((Column("", 11), Column("groups x M x N x K", 42))),
+            Group((Column("TFLOPS"), Column("GB/s", 6))),
+            Group((Column("microseconds", 24, left=True),)),
+        )
+        self.remark = self._table.remark
 
     def header(self) -> str:
-        """Two lines."""
-        what = "dense, bf16, deepgemm: speed relative to it; floor: time over that of reading the weights"
-        return f"{what}\n{'':>11} {'groups x M x N x K':>42} | TFLOPS, GB/s of weights | microseconds"
+        """What stands in brackets, and the columns' names."""
+        what = "GB/s: of weights; dense, bf16, deepgemm: speed relative to it; floor: time over that of reading weights"
+        return f"{screen().fill(what)}\n{self._table.header()}"
 
     def line(self, row: GroupedRow) -> str:
         """One row; contenders without a time are left out."""
         part = PARTS[row.case.part]
         first = next((row.us[name] for name in part.ours if name in row.us), None)
-        rates = "-" if first is None else f"{row.flops / first / 1e6:6.0f} {row.weight_bytes / first / 1e3:6.0f}"
+        done = row.flops / 1e6, row.weight_bytes / 1e3
+        rates = [figure(None if first is None else each / first, 0) for each in done]
         times = ", ".join(f"{name} {us:.2f}{_compared(row, part, name)}" for name, us in row.us.items())
-        return f"{row.case.part:>11} {row.at(row.case):>42} | {rates:>13} | {times}"
+        return self._table.line(row.case.part, row.at(row.case), *rates, times)
 
 
 def _compared(row: GroupedRow, part: Part, name: str) -> str:

@@ -18,9 +18,10 @@ from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import Rounds
 from fp8gemm.lab.bench.linear import bf16_linear, fp8_layer, fp8_linear
 from fp8gemm.lab.bench.peers import Operands
-from fp8gemm.lab.bench.report import Row, Shape, cell
+from fp8gemm.lab.bench.report import SIZES, Row, Shape, figure, sizes
 from fp8gemm.lab.bench.timing import Timer
 from fp8gemm.products.quantize import quantize_activation
+from fp8gemm.terminal.table import Column, Group, Table
 
 CHUNKS, CALLS_PER_CHUNK = 10, 20
 """200 calls of at most three launches each: the driver queues 1024 before a launch blocks."""
@@ -32,6 +33,7 @@ METHOD = (
     f"over {CHUNKS} chunks of {CALLS_PER_CHUNK} calls, then over {{rounds}} rounds, peers in turn in an order drawn "
     "for each round, microseconds of the host per call, without gradients"
 )
+
 _CYCLES_PER_MS = 2_000_000  # of a clock near 2 GHz
 
 FORWARD, LINEAR = "fp8_forward", "linear"
@@ -157,18 +159,18 @@ RATIOS = {"forward/linear": (FORWARD, LINEAR), "module/nn_linear": (MODULE, NN_L
 
 
 class HostTable:
-    """Text table, one line per shape: the host's microseconds per call, and ratios of two of them."""
+    """One row per shape: the host's microseconds per call, and ratios of two of them."""
 
-    def header(self) -> str:
-        """One line."""
-        names = " ".join(f"{name:>11}" for name in PREPARE)
-        return f"{'M':>6} {'N':>6} {'K':>6} | {names} | {' '.join(f'{name:>16}' for name in RATIOS)}"
+    def __init__(self) -> None:
+        times = tuple(Column(name, 11) for name in PREPARE)
+        self._table = Table(Group(SIZES), Group(times), Group(tuple(Column(name, 16) for name in RATIOS)))
+        self.header, self.remark = self._table.header, self._table.remark
 
     def line(self, row: Row) -> str:
         """One row; a dash where there is no time."""
-        times = " ".join(cell(row.us.get(name), 11, 2) for name in PREPARE)
-        cells = " ".join(cell(row.time_ratio(*pair), 16, 3) for pair in RATIOS.values())
-        return f"{row.shape.m:>6} {row.shape.n:>6} {row.shape.k:>6} | {times} | {cells}"
+        times = [figure(row.us.get(name), 2) for name in PREPARE]
+        ratios = [figure(row.time_ratio(*pair), 3) for pair in RATIOS.values()]
+        return self._table.line(*sizes(row.shape), *times, *ratios)
 
 
 class HostBench:

@@ -7,12 +7,13 @@ from functools import partial
 
 from torch.nn import functional
 
+from fp8gemm.lab.bench import engine_mix
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.peers import Call, Operands, Peer
 from fp8gemm.lab.bench.report import Row
 from fp8gemm.nn import Fp8Linear
 
-OURS, BF16 = "fp8_linear", "bf16_linear"
+OURS, BF16 = engine_mix.OURS, "bf16_linear"
 MANY, FEW = 512, 64
 """At this M and above a layer counts as one over many rows, at this one and below as one over few."""
 

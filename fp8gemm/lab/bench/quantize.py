@@ -14,6 +14,7 @@ from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import GraphTimer, Rounds
 from fp8gemm.lab.bench.quantize_cases import CASES, Case, Size
 from fp8gemm.lab.bench.timing import Timer, Timings, rounded, schedule_bytes
+from fp8gemm.terminal.table import Column, Group, Table
 
 MANY, FEW = 2048, 64
 """At this M and above the share of a copy's speed is judged, at this one and below the time."""
@@ -63,16 +64,17 @@ class QuantizeRow(Timings):
 
 
 class QuantizeTable:
-    """Text table, one line per size: microseconds of each case, and its share of the copy's speed."""
+    """One row per size: microseconds of each case, and its share of the copy's speed."""
 
-    def header(self) -> str:
-        """One line."""
-        names = " ".join(f"{case.name:>16}" for case in CASES)
-        return f"{'':>12} | microseconds, and share of the speed of copying as many bytes\n{'M':>6} {'K':>5} | {names}"
+    def __init__(self) -> None:
+        cases = tuple(Column(case.name, 16) for case in CASES)
+        title = "microseconds, and share of the speed of copying as many bytes"
+        self._table = Table(Group((Column("M", 6), Column("K", 5))), Group(cases, title))
+        self.header, self.remark = self._table.header, self._table.remark
 
     def line(self, row: QuantizeRow) -> str:
         """One row; a dash where a case has no time."""
-        return f"{row.size.m:>6} {row.size.k:>5} | " + " ".join(f"{_cell(row, case.name):>16}" for case in CASES)
+        return self._table.line(str(row.size.m), str(row.size.k), *(_cell(row, case.name) for case in CASES))
 
 
 def _cell(row: QuantizeRow, case: str) -> str:

@@ -99,6 +99,10 @@ def _activation(inputs: Inputs) -> tuple[Tensor, ...]:
     return quantize.quantize_activation(inputs.x)
 
 
+def _with_transpose(inputs: Inputs) -> tuple[Tensor, ...]:
+    return quantize.quantize_with_transpose(inputs.x)
+
+
 def _rms_norm(inputs: Inputs) -> tuple[Tensor, ...]:
     assert inputs.norm is not None
     return quantize.quantize_rms_norm(inputs.x, inputs.norm)
@@ -135,6 +139,7 @@ CASES = (
         _float,
         rows_per_scale=SCALE_BLOCK,
     ),
+    Case("with_transpose", "quantize_with_transpose, bfloat16", _with_transpose, _float),
     Case(
         "silu_mul",
         "quantize_silu_mul, bfloat16 (M, 2K)",

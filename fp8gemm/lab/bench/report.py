@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fp8gemm.lab.bench.timing import Timings, rounded
+from fp8gemm.terminal.table import Column, Group, Table
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,11 @@ class Row(Timings):
         return row | self.circumstances()
 
 
-@dataclass(frozen=True)
-class Table:
-    """Text table, one line per row: microseconds of each peer, then our speed relative to each.
+SIZES = Column("M", 6), Column("N", 6), Column("K", 6)
+
+
+class ProductTable:
+    """One row per shape: microseconds of each peer, then our speed relative to each.
 
     Attributes:
         ours: the peer that the others are compared with.
@@ -55,35 +58,28 @@ class Table:
         products: multiplications of a row's size in one call.
     """
 
-    ours: str
-    others: Sequence[str]
-    products: int = 1
-
-    def header(self) -> str:
-        """Two lines: what the column groups are, and their names."""
-        names = [self.ours, *self.others]
-        times = " ".join(f"{name:>{_width(name)}}" for name in names)
-        ratios = " ".join(f"{name:>{_width(name)}}" for name in self.others)
-        left, middle = f"{'M':>6} {'N':>6} {'K':>6} {'regime':<9}", f"{times} {'TFLOPS':>7}"
-        groups = f"{'':{len(left)}} | {'microseconds per call':<{len(middle)}}"
-        if self.others:
-            groups += f" | speed of {self.ours} relative to"
-        return f"{groups}\n{left} | {middle} | {ratios + ' | ' if self.others else ''}config"
+    def __init__(self, ours: str, others: Sequence[str], products: int = 1) -> None:
+        self.ours, self.others, self.products = ours, others, products
+        times = tuple(Column(name, 9) for name in (ours, *others))
+        groups = [Group((*SIZES, Column("regime", 9, left=True)))]
+        groups += [Group((*times, Column("TFLOPS", 7)), "microseconds per call")]
+        groups += [Group(times[1:], f"speed of {ours} relative to")] if others else []
+        self._table = Table(*groups, Group((Column("config", 18, left=True),)))
+        self.header, self.remark = self._table.header, self._table.remark
 
     def line(self, row: Row) -> str:
         """One row; a dash where a peer has no time."""
-        shape = row.shape
-        times = " ".join(cell(row.us.get(name), _width(name), 2) for name in [self.ours, *self.others])
-        tflops = cell(row.tflops(self.ours, self.products) if self.ours in row.us else None, 7, 0)
-        ratios = " ".join(cell(row.time_ratio(name, self.ours), _width(name), 3) for name in self.others)
-        middle = f"{times} {tflops} | " + (ratios + " | " if self.others else "")
-        return f"{shape.m:>6} {shape.n:>6} {shape.k:>6} {row.regime.value:<9} | {middle}{row.config}"
+        times = [figure(row.us.get(name), 2) for name in (self.ours, *self.others)]
+        tflops = figure(row.tflops(self.ours, self.products) if self.ours in row.us else None, 0)
+        ratios = [figure(row.time_ratio(name, self.ours), 3) for name in self.others]
+        return self._table.line(*sizes(row.shape), row.regime.value, *times, tflops, *ratios, row.config)
 
 
-def _width(name: str) -> int:
-    return max(12, len(name))
+def sizes(shape: Shape) -> list[str]:
+    """The cells of `SIZES`."""
+    return [str(shape.m), str(shape.n), str(shape.k)]
 
 
-def cell(value: float | None, width: int, digits: int) -> str:
-    """A figure in a column of a table; a dash where there is none."""
-    return f"{'-':>{width}}" if value is None else f"{value:{width}.{digits}f}"
+def figure(value: float | None, digits: int) -> str:
+    """A cell; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"

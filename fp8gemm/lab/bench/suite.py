@@ -11,8 +11,10 @@ from torch import Tensor
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import chain, linear
+from fp8gemm.lab.bench.engine import ENGINES
+from fp8gemm.lab.bench.engine_mix import Mix
 from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers, config_peer
-from fp8gemm.lab.bench.report import Row, Shape, Table
+from fp8gemm.lab.bench.report import ProductTable, Row, Shape
 from fp8gemm.lab.bench.summary import Statement, Summary
 
 
@@ -40,9 +42,9 @@ class Suite:
         return self.peers[0].name
 
     @property
-    def table(self) -> Table:
+    def table(self) -> ProductTable:
         """How its rows are printed."""
-        return Table(self.ours, [peer.name for peer in self.peers[1:]], self.products)
+        return ProductTable(self.ours, [peer.name for peer in self.peers[1:]], self.products)
 
 
 def product_suite(
@@ -97,6 +99,14 @@ def linear_suite() -> Suite:
     title = f"speed of {linear.OURS} relative to {linear.BF16}"
     summary = Summary("geomean_relative_speed", title, "speed", {linear.BF16: (linear.BF16, linear.OURS)})
     return Suite(linear.PEERS, {}, [summary, linear.GATES], partial(_product_label, static_weights=True))
+
+
+def engine_suite(mix: Mix) -> Suite:
+    """Linear layers beside an engine's, in a serving mix."""
+    peer = ENGINES[mix.engine]
+    reason = peer.why_missing()
+    peers = [linear.PEERS[0], *([] if reason else [peer])]
+    return Suite(peers, {peer.name: reason} if reason else {}, [mix], partial(_product_label, static_weights=True))
 
 
 def _product_label(operands: Operands, *, static_weights: bool = False) -> str:

@@ -38,6 +38,9 @@ class Printed(Protocol[R_contra]):
     def line(self, row: R_contra) -> str:
         """One row."""
 
+    def remark(self, text: str) -> str:
+        """What is to be said of the row above."""
+
 
 @dataclass(frozen=True)
 class Mode(Generic[S, R]):
@@ -101,7 +104,7 @@ class Sweep(Generic[S, R]):
                 self.rows.append(row)
                 self.emit(self.mode.table.line(row))
                 for peer, reason in row.failed.items():
-                    self.emit(f"{'':>30} | {peer} skipped: {reason}")
+                    self.emit(self.mode.table.remark(f"{peer} skipped: {reason}"))
                 self.write()
             advance()
         self.write()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.lab.demo.check import Check
 from fp8gemm.quoting import counted
+from fp8gemm.terminal.table import Cell, Column, Group, Painted, Table
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config
 
@@ -81,28 +82,22 @@ class Row:
         }
 
 
-class _Column(NamedTuple):
-    title: str
-    width: int
-    text: Callable[[Row], str]
-
-
-_COLUMNS = (
-    _Column("M", 5, lambda row: str(row.problem.m)),
-    _Column("N", 5, lambda row: str(row.problem.n)),
-    _Column("K", 5, lambda row: str(row.problem.k)),
-    _Column("config", 18, lambda row: row.config.label),
-    _Column("regs", 4, lambda row: str(row.artifact.resources.registers)),
-    _Column("spills", 6, lambda row: str(row.spill_bytes)),
-    _Column("smem KB", 7, lambda row: str(row.shared_bytes // 1024)),
-    _Column("compile s", 9, lambda row: _compile_time(row.artifact)),
-    _Column("us", 7, lambda row: _figure(row.us, 1)),
-    _Column("TFLOPS", 6, lambda row: _figure(row.tflops, 0 if (row.tflops or 0) >= 100 else 1)),
-    _Column("GB/s", 5, lambda row: _figure(row.gigabytes_per_second, 0)),
-    _Column("rel. error", 10, lambda row: f"{row.check.reference_error:.2e}"),
-    _Column("vs bf16", 8, lambda row: f"{row.check.bf16_error:.2e}"),
-    _Column("ok", 3, lambda row: "yes" if row.check.passed else "NO"),
-)
+_COLUMNS: dict[Column, Callable[[Row], Cell]] = {
+    Column("M", 5): lambda row: str(row.problem.m),
+    Column("N", 5): lambda row: str(row.problem.n),
+    Column("K", 5): lambda row: str(row.problem.k),
+    Column("config", 18): lambda row: row.config.label,
+    Column("regs"): lambda row: str(row.artifact.resources.registers),
+    Column("spills"): lambda row: str(row.spill_bytes),
+    Column("smem KB"): lambda row: str(row.shared_bytes // 1024),
+    Column("compile s"): lambda row: _compile_time(row.artifact),
+    Column("us", 7): lambda row: _figure(row.us, 1),
+    Column("TFLOPS"): lambda row: _figure(row.tflops, 0 if (row.tflops or 0) >= 100 else 1),
+    Column("GB/s", 5): lambda row: _figure(row.gigabytes_per_second, 0),
+    Column("rel. error"): lambda row: f"{row.check.reference_error:.2e}",
+    Column("vs bf16", 8): lambda row: f"{row.check.bf16_error:.2e}",
+    Column("ok", 3): lambda row: Painted("yes", "green") if row.check.passed else Painted("NO", "red"),
+}
 
 LEGEND = (
     "config: tile M x N, stages, cluster M x N; of swapped operands: tile M x N, depth, CTAs that divide K. spills: "
@@ -111,16 +106,18 @@ LEGEND = (
 )
 
 
-def header() -> str:
-    """The columns' names."""
-    return "  ".join(f"{column.title:>{column.width}}" for column in _COLUMNS)
+class RowTable:
+    """One row per product."""
 
+    def __init__(self) -> None:
+        self._table = Table(Group(tuple(_COLUMNS)), gap="  ")
+        self.header = self._table.header
 
-def line(row: Row) -> str:
-    """A row, and below it what is wrong with it."""
-    cells = "  ".join(f"{column.text(row):>{column.width}}" for column in _COLUMNS)
-    warned = [f"the assembler warns of {', '.join(row.artifact.warnings)}"] if row.artifact.warnings else []
-    return "\n".join([cells, *(f"       {remark}" for remark in [*row.check.failures(), *warned])])
+    def line(self, row: Row) -> str:
+        """A row, and below it what is wrong with it."""
+        warned = [f"the assembler warns of {', '.join(row.artifact.warnings)}"] if row.artifact.warnings else []
+        remarks = map(self._table.remark, [*row.check.failures(), *warned])
+        return "\n".join([self._table.line(*(text(row) for text in _COLUMNS.values())), *remarks])
 
 
 @dataclass(frozen=True)

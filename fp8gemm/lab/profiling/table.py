@@ -10,6 +10,7 @@ from fp8gemm.lab.profiling import counters
 from fp8gemm.lab.profiling.counters import Counters
 from fp8gemm.lab.profiling.expected import Expected
 from fp8gemm.lab.profiling.sustained import Sustained
+from fp8gemm.terminal.table import Column, Table, fitted
 from fp8gemm.tuning.problem import Problem
 
 _STALLS = 6
@@ -87,17 +88,15 @@ def _tensor_lines(read: Counters, expected: Expected) -> Iterator[Line]:
 
 def render(lines: Sequence[Line]) -> str:
     """For people: figure, expectation, ratio."""
-    rows = [("", "measured", "expected", "ratio", "")]
+    rows = []
     for line in lines:
         unit = f" {line.unit}" if line.unit else ""
         expected = "" if line.expected is None else _figure(line.expected) + unit
         ratio = f"{line.value / line.expected:.3f}" if line.expected else ""
         rows.append((line.name, _figure(line.value) + unit, expected, ratio, line.why))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {value:>{widths[1]}}  {expected:>{widths[2]}}  {ratio:>{widths[3]}}  {why}".rstrip()
-        for name, value, expected, ratio, why in rows
-    )
+    figures = Column("measured"), Column("expected"), Column("ratio")
+    table = Table(fitted([Column(left=True), *figures, Column(width=16, left=True)], rows), gap="  ")
+    return "\n".join([table.header(), *(table.line(*row) for row in rows)])
 
 
 def _figure(value: float) -> str:

@@ -15,6 +15,8 @@ from fp8gemm.lab.bench.grouped_cases import random_sizes
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.results import Row, Work
 from fp8gemm.quoting import counted
+from fp8gemm.terminal.progress import bar
+from fp8gemm.terminal.table import Column
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import Chip
@@ -104,8 +106,12 @@ def _measure(
 
     requests = [[kernel_request(each.problem, config) for config in each.candidates.values()] for each in work]
     start = time.monotonic()
-    emit(f"{'layout':<10} {'groups':>6} {report.header()}")
-    with Ahead(request for some in requests for request in some) as ahead:
+    table = report.RowTable(Column("layout", 10, left=True), Column("groups"))
+    emit(table.header())
+    with (
+        bar(len(work), "sizes of groups") as progress,
+        Ahead(request for some in requests for request in some) as ahead,
+    ):
         for each, wanted in zip(work, requests, strict=True):
             if budget_seconds is not None and time.monotonic() - start > budget_seconds:
                 return
@@ -114,5 +120,6 @@ def _measure(
             sizes = random_sizes(problem.groups, problem.m, seed)
             measured = measure_grouped(tuner, problem, list(each.candidates.values()), sizes)
             row = Row(each.shape, measured.us, {}, measured.failed, each.choice, each.model)
-            emit(f"{problem.grouping.value:<10} {problem.groups:>6} {report.line(row)}")
+            emit(table.line(row, problem.grouping.value, str(problem.groups)))
+            progress.update()
             yield each, row

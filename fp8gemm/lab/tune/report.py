@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from statistics import geometric_mean
 from typing import Any
 
-from fp8gemm.lab.bench.report import cell
+from fp8gemm.lab.bench.report import SIZES, figure, sizes
 from fp8gemm.lab.tune.results import Row
 from fp8gemm.quoting import counted
-from fp8gemm.tuning.table import Entry, Key, Table, tile_of_label
+from fp8gemm.terminal.table import Column, Group, Table
+from fp8gemm.tuning.table import Entry, Key, tile_of_label
+from fp8gemm.tuning.table import Table as TunedTable
 
 MARGIN = 0.015
 """By how much a config must beat the model's choice to enter a table: what two runs may differ by is no reason to."""
@@ -21,21 +23,32 @@ TENSORWISE, DEEP_GEMM = PEERS = ("tensorwise", "deepgemm")
 """Who can be timed beside the candidates, by the benchmark's names."""
 
 
-def header() -> str:
-    """The columns' names."""
-    configs = f"{'best us':>9} {'config':<18} | {'choice us':>9} {'config':<18} {'regret':>7}"
-    return f"{'M':>6} {'N':>6} {'K':>6} | {configs} | speed relative to {' '.join(PEERS)}"
+class RowTable:
+    """One row per shape: the fastest candidate, and the choice.
 
+    Args:
+        more: columns before those of the shape.
+    """
 
-def line(row: Row) -> str:
-    """A shape, and below it what failed."""
-    shape, best = row.shape, row.best
-    best_us, choice_us = (cell(row.us.get(label or ""), 9, 2) for label in (best, row.choice))
-    regret = "-" if row.regret is None else f"{row.regret:.2%}"
-    cells = f"{shape.m:>6} {shape.n:>6} {shape.k:>6} | {best_us} {best or '-':<18} | "
-    cells += f"{choice_us} {row.choice:<18} {regret:>7} | "
-    cells += " ".join(cell(row.speed_relative_to(peer), len(peer), 3) for peer in PEERS)
-    return "\n".join([cells, *(f"{'':>20} | {name} failed: {reason}" for name, reason in row.failed.items())])
+    def __init__(self, *more: Column) -> None:
+        config = Column("config", 18, left=True)
+        self._table = Table(
+            Group((*more, *SIZES)),
+            Group((Column("best us", 9), config)),
+            Group((Column("choice us", 9), config, Column("regret", 7))),
+            Group(tuple(map(Column, PEERS)), "speed relative to"),
+        )
+        self.header = self._table.header
+
+    def line(self, row: Row, *more: str) -> str:
+        """A shape, and below it what failed."""
+        best = row.best
+        best_us, choice_us = (figure(row.us.get(label or ""), 2) for label in (best, row.choice))
+        regret = "-" if row.regret is None else f"{row.regret:.2%}"
+        speeds = (figure(row.speed_relative_to(peer), 3) for peer in PEERS)
+        cells = *more, *sizes(row.shape), best_us, best or "-", choice_us, row.choice, regret, *speeds
+        failed = (self._table.remark(f"{name} failed: {reason}") for name, reason in row.failed.items())
+        return "\n".join([self._table.line(*cells), *failed])
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,9 @@ def as_json(rows: Sequence[Row], summary: Summary) -> dict[str, Any]:
     return {"rows": found, **asdict(summary)}
 
 
-def updated(table: Table, rows: Iterable[Row], *, margin: float = MARGIN, static_weights: bool = False) -> Table:
+def updated(
+    table: TunedTable, rows: Iterable[Row], *, margin: float = MARGIN, static_weights: bool = False
+) -> TunedTable:
     """The table after these shapes: each step of M whose fastest config beats the model's choice by more than
     ``margin`` has that as its entry, each other one none; entries of other shapes stay.
 

@@ -22,7 +22,10 @@ struct QuantizeParams {
     const int32_t* counts;   ///< (groups,): how many rows of a group there are, out of `rows`
     int64_t x_group_stride;  ///< codes and scales of groups are packed
     uint32_t groups;         ///< 0 where there are none
+    uint32_t transposed_pitch;
+    uint8_t* transposed;       ///< (k, rows rounded up to 128) e4m3, packed, if the transpose is asked for
+    float* transposed_scales;  ///< its: (ceil(rows / 128), transposed_pitch), rows of the transpose adjacent
 };
-static_assert(sizeof(QuantizeParams) == 104, "the host lays out this struct byte by byte");
+static_assert(sizeof(QuantizeParams) == 120, "the host lays out this struct byte by byte");
 
 }  // namespace fp8gemm

@@ -4,6 +4,7 @@
 #include "fp8gemm/common/math.cuh"
 #include "fp8gemm/quantize/encode.cuh"
 #include "fp8gemm/quantize/source.cuh"
+#include "fp8gemm/quantize/store_scales.cuh"
 
 namespace fp8gemm {
 
@@ -40,24 +41,6 @@ struct RowsOfWarp {
         if (inside && lane % kLanesPerBlock == 0) {
             store_scales(params.scales + static_cast<int64_t>(col / kBlockCols) * params.scales_pitch + first_row,
                          scales, rows);
-        }
-    }
-
-private:
-    static FP8GEMM_DEVICE void store_scales(float* destination, const float (&scales)[kRows], uint32_t rows) {
-        if (kRows % 4 == 0 && rows == kRows) {
-            // The pitch is a multiple of four floats, and so is the first row.
-#pragma unroll
-            for (uint32_t i = 0; i + 3 < kRows; i += 4) {
-                *reinterpret_cast<float4*>(destination + i) = {scales[i], scales[i + 1], scales[i + 2], scales[i + 3]};
-            }
-            return;
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < kRows; ++i) {
-            if (i < rows) {
-                destination[i] = scales[i];
-            }
         }
     }
 };

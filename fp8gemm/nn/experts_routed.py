@@ -1,0 +1,47 @@
+"""The products of experts whose weights are given, for blocks that hold them and for those of other libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fp8gemm.nn.experts_shape import WithScales
+from fp8gemm.products.grouped import gemm_grouped
+from fp8gemm.products.quantize import quantize_silu_mul
+from fp8gemm.routing import permute, unpermute
+
+Weights = tuple[WithScales, WithScales]
+"""Gate and up of all experts here, then down."""
+
+
+def of_tokens(
+    codes: Tensor,
+    scales: Tensor,
+    expert_ids: Tensor,
+    weights: Tensor,
+    of: Weights,
+    *,
+    first_expert: int = 0,
+    options: dict[str, Any],
+) -> Tensor:
+    """What these experts add to the weighted sums of tokens that are quantised.
+
+    Args:
+        codes, scales: (T, H) and (T, ceil(H/128)), as `fp8gemm.quantize_activation` makes them.
+        expert_ids, weights: (T, top_k). Numbers that are none of the experts' here add nothing.
+        of: the experts here, of which ``first_expert`` is the first one's number.
+        options: of `fp8gemm.gemm_grouped`.
+
+    Returns:
+        (T, H) of the ``out_dtype`` in ``options``.
+    """
+    tokens = permute(codes, scales, expert_ids, of[0][0].shape[0], first_expert=first_expert)
+    return unpermute(of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options), tokens.permutation, weights)
+
+
+def of_sorted(codes: Tensor, scales: Tensor, offsets: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:
+    """Each expert's output for its rows, which are behind each other."""
+    gate_up, down = of
+    between = gemm_grouped(codes, scales, *gate_up, offsets=offsets, **options)
+    return gemm_grouped(*quantize_silu_mul(between), *down, offsets=offsets, **options)

@@ -1,0 +1,114 @@
+"""What pages show of result files: sections between their markers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from result_tables import accuracy, checks, choice, grouped, install, linear, model, serving, small_m, speed, training
+from result_tables.markdown import Result
+from result_tables.parallel import TABLES as PARALLEL
+
+
+@dataclass(frozen=True)
+class Section:
+    """What goes between a pair of markers.
+
+    Attributes:
+        file: the result file, in ``docs/results``.
+        draw: from its content to lines of Markdown.
+        written_by: who writes that file, for the error where it is missing.
+        picture: what a plot of the same file shows, and the plot; the section then has it at its end.
+    """
+
+    file: str
+    draw: Callable[[Result], list[str]]
+    written_by: str
+    picture: tuple[str, str] | None = None
+
+
+_ACCURACY = ("accuracy-h200.json", "scripts/accuracy.py --json")
+_BENCH = ("bench-h200.json", "scripts/bench.py --json")
+_CALIBRATION = "calibration-h200.json"
+_MODEL, _MODEL_PLOT = "model-accuracy-h200.json", "docs/plots/model-accuracy-h200.png"
+_SMALL_M, _SMALL_M_PLOT = "bench-small-m-h200.json", "docs/plots/bench-small-m-h200.png"
+_LINEAR, _LINEAR_PLOT = "bench-linear-h200.json", "docs/plots/bench-linear-h200.png"
+_GROUPED, _GROUPED_PLOT = "bench-grouped-h200.json", "docs/plots/bench-grouped-h200.png"
+_TRAINING, _TRAINING_PLOT = "training-loss-reference.json", "docs/plots/training-loss.png"
+_DECODER, _DECODER_PLOT = "decoder-h200.json", "docs/plots/decoder-h200.png"
+SECTIONS = {
+    "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
+    "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
+    "calibration": Section(_CALIBRATION, choice.calibration, "scripts/calibrate.py --json"),
+    "random": Section("random-burst-h100.json", choice.random_shapes, "fp8gemm tune --random 100 --results"),
+    "bench_burst": Section("bench-burst-h100.json", speed.bench, _BENCH[1]),
+    "coldstart": Section("coldstart-h200.json", serving.coldstart, "scripts/coldstart.py --json"),
+    "warmup": Section("warmup.json", serving.warmup, "scripts/warmup_time.py --json"),
+    "sealed": Section("sealed-h200.json", serving.sealed, "tests/gpu/test_sealed.py"),
+    "cache_faults": Section("cache-faults-h200.json", serving.cache_faults, "tests/gpu/test_cache_faults.py"),
+    "batch_invariant": Section(
+        "batch-invariant-h200.json", speed.batch_invariant, "scripts/bench.py --batch-invariant"
+    ),
+    "small_m": Section(
+        _SMALL_M,
+        small_m.small_m,
+        "scripts/bench.py --small-m --json",
+        picture=("Microseconds by M at each N x K: fp8gemm, its peers, and reading the weight alone", _SMALL_M_PLOT),
+    ),
+    "linear": Section(
+        _LINEAR,
+        linear.linear,
+        "scripts/bench.py --linear --json",
+        picture=("Speed of a linear layer relative to a bfloat16 one, by M at each N x K and on average", _LINEAR_PLOT),
+    ),
+    "linear_shapes": Section(_LINEAR, linear.linear_shapes, "scripts/bench.py --linear --json"),
+    "quantize_kernels": Section(
+        "bench-quantize-h200.json", linear.quantize_kernels, "scripts/bench.py --quantize --json"
+    ),
+    "grouped": Section(
+        _GROUPED,
+        grouped.grouped,
+        "scripts/bench.py --grouped --json",
+        picture=(
+            "Speed of contiguous groups, time of few rows over that of reading the weights, and speed of layers",
+            _GROUPED_PLOT,
+        ),
+    ),
+    "experts": Section(_GROUPED, grouped.experts, "scripts/bench.py --grouped --json"),
+    "host": Section("host-h200.json", linear.host, "scripts/bench.py --host --json"),
+    "decoder": Section(
+        _DECODER,
+        linear.decoder,
+        "scripts/decoder.py --compile --json",
+        picture=("Speed of a decoder's steps in FP8 relative to bfloat16", _DECODER_PLOT),
+    ),
+    "training": Section(
+        _TRAINING,
+        training.training,
+        "examples/training_step.py --json",
+        picture=(
+            "Loss by step in float32, in bfloat16 and with FP8 products, and differences from float32",
+            _TRAINING_PLOT,
+        ),
+    ),
+    "accuracy": Section(_ACCURACY[0], accuracy.accuracy, _ACCURACY[1]),
+    "accuracy_summary": Section(_ACCURACY[0], accuracy.accuracy_summary, _ACCURACY[1]),
+    "model_accuracy": Section(
+        _MODEL,
+        model.model_accuracy,
+        "scripts/accuracy.py --model --json",
+        picture=("Noise of each FP8 layer in dB, and how far each sentence's embedding moves", _MODEL_PLOT),
+    ),
+    "gates": Section("gates-h200.json", checks.gates, "tests/gpu/test_sweep.py"),
+    "mutations": Section("mutations-h200.json", checks.mutations, "the mutation tests"),
+    "mutations_summary": Section("mutations-h200.json", checks.mutations_summary, "the mutation tests"),
+    "faults": Section("faults-h200.json", checks.faults, "the fault tests"),
+    "sanitize": Section("sanitize-h200.json", checks.sanitize, "scripts/sanitize.py --json"),
+    "stress": Section("stress-h200.json", checks.stress, "the stress test"),
+    "compare_headers": Section(
+        "compare-headers-h200.json", checks.compare_headers, "scripts/compare_headers.py --json"
+    ),
+    **{name: Section("parallel-model.json", draw, "scripts/parallel_model.py") for name, draw in PARALLEL.items()},
+    "install_matrix": Section("install-matrix.json", install.matrix, "scripts/matrix.py --json"),
+    "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
+}

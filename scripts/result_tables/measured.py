@@ -1,0 +1,117 @@
+"""The page that names every picture and result file: what it shows, of which GPU and day, and where its table is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fp8gemm.lab.bench.regimes import Regime
+from result_tables.markdown import MISSING, Result, table
+
+SHOWS = {
+    "bench-h200.json": ("products beside other libraries', by rows and by shape", "tuning.md#speed-by-rows"),
+    "bench-burst-h100.json": ("the same on an H100", "tuning.md#speed-by-rows"),
+    "random-burst-h100.json": ("100 random shapes beside DeepGEMM", "tuning.md#the-choice"),
+    "bench-small-m-h200.json": ("few rows, beside reading the weight alone", "tuning.md#small-m"),
+    "bench-linear-h200.json": ("whole layers beside bfloat16 ones", "linear.md#measured"),
+    "bench-quantize-h200.json": ("quantisers alone, beside a copy", "linear.md#measured"),
+    "bench-grouped-h200.json": ("grouped products and experts", "grouped.md#measured"),
+    "decoder-h200.json": ("a decoder's prefill and decode", "linear.md#measured"),
+    "host-h200.json": ("what a call costs the host", "linear.md#measured"),
+    "batch-invariant-h200.json": ("the price of batch invariance", "batch-invariance.md#why-it-costs-what-it-costs"),
+    "warmup.json": ("kernels of whole models, and how long they compile", "serving.md#measured"),
+    "coldstart-h200.json": ("the first result of a process", "serving.md#cold-start"),
+    "sealed-h200.json": ("a sealed cache on the GPU", "serving.md#measured"),
+    "cache-faults-h200.json": ("faults of cache and compiler", "serving.md#faults-of-the-cache-and-the-compiler"),
+    "accuracy-h200.json": ("what FP8 costs a product", "numerics.md#is-fp8-good-enough"),
+    "model-accuracy-h200.json": ("what FP8 costs a trained network", "numerics.md#a-real-network"),
+    "gates-h200.json": ("500 random products", "numerics.md#500-random-products"),
+    "stress-h200.json": ("100 000 launches", "numerics.md#105-launches"),
+    "faults-h200.json": ("faults that must not hurt", "numerics.md#faults-that-must-not-hurt"),
+    "sanitize-h200.json": ("compute-sanitizer's tools", "numerics.md#sanitizers"),
+    "mutations-h200.json": ("faulty kernels, and what catches them", "mutations.md"),
+    "release-order-h200.json": ("when a stage is let go of", "architecture.md#who-lets-go-of-what"),
+    "compare-headers-h200.json": ("kernels before and after that", "architecture.md#who-lets-go-of-what"),
+    "compare-headers-outliers-h200.json": ("its slowest shapes again", "architecture.md#who-lets-go-of-what"),
+    "install-matrix.json": ("the wheel under each Python and beside each torch", "install.md#what-was-tested"),
+    "parallel-model.json": ("what 8 and 64 GPUs would give, by a model", "parallel.md#what-8-and-64-gpus-would-give"),
+    "training-loss-reference.json": ("losses of a small model that is trained", "training.md"),
+    "timeline-h200.json": ("what the warps of a CTA do over time", "profiling.md"),
+    "sustained-clock-h100.json": ("how the clock rings behind idleness", "tuning.md#how-speeds-are-compared"),
+    "calibration-h200.json": ("the cost model against measured times", "tuning.md#the-choice"),
+    "sweep-h200.json": ("what it was fitted to: nine M at six N x K", "tuning.md#the-choice"),
+    "sweep-random-h200.json": ("what it was fitted to: random shapes", "tuning.md#the-choice"),
+    "prefill-variants.json": ("variants of the mainloop", "tuning.md#where-the-cycles-of-prefill-go"),
+    "first-operands-h200.json": ("a CTA's first operands, sooner", "tuning.md#where-the-cycles-of-prefill-go"),
+    "tile-edges-h200.json": ("the borders of tiles", "tuning.md#where-the-cycles-of-prefill-go"),
+    "one-warpgroup-h100.json": ("one consumer warpgroup", "tuning.md#where-the-cycles-of-prefill-go"),
+    "raster-h100.json": ("the order of tiles", "tuning.md#where-the-cycles-of-prefill-go"),
+}
+"""Of each result file, what it shows, and the page with its table."""
+_PAGE = "docs"
+
+
+def measured(folder: Path, plots: Mapping[str, str]) -> list[str]:
+    """The page's lines.
+
+    Args:
+        folder: of the result files.
+        plots: the result file of each picture, by the picture's path from the root.
+    """
+    results = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    lines = ["## Pictures"]
+    for plot, file in plots.items():
+        if file in results:
+            shows, page = told(file)
+            where = f"{_source(results[file])}. [Table]({page}), [figures](results/{file})."
+            picture = plot.removeprefix(f"{_PAGE}/")
+            lines += ["", f"### {shows[0].upper()}{shows[1:]}", "", where, "", f"![{shows}]({picture})"]
+    order = {file: place for place, file in enumerate(SHOWS)}
+    files = sorted(results, key=lambda file: order.get(file, len(order)))
+    heads = ("what", "GPU", "date", "regime", "figures")
+    return [*lines, "", "## All results", "", *table(heads, (_row(file, results[file]) for file in files))]
+
+
+def told(file: str) -> tuple[str, str]:
+    """What a result file shows, and where.
+
+    Raises:
+        LookupError: nobody has said so yet.
+    """
+    if file not in SHOWS:
+        raise LookupError(f"docs/results/{file}: say in scripts/result_tables/measured.py what it shows, and where")
+    return SHOWS[file]
+
+
+def _row(file: str, result: Result) -> tuple[str, ...]:
+    shows, page = told(file)
+    heading = _heading(result)
+    gpu = str(heading.get("gpu", MISSING))
+    regimes = ", ".join(_regimes(result)) or MISSING
+    return f"[{shows}]({page})", gpu, str(heading["date"]), regimes, f"[`{file}`](results/{file})"
+
+
+def _source(result: Result) -> str:
+    heading = _heading(result)
+    return ", ".join([str(heading.get("gpu", MISSING)), str(heading["date"]), *_regimes(result)])
+
+
+def _heading(result: Result) -> Result:
+    """With the GPU of its parts, and the last date of its rows, where each has its own; a timeline keeps its heading
+    apart."""
+    gpus = dict.fromkeys(str(run["gpu"]) for run in result.get("runs", ()) if "gpu" in run)
+    dates = [str(row["date"]) for row in result.get("rows", ()) if isinstance(row, Mapping) and "date" in row]
+    of_parts = {**({"gpu": " and ".join(gpus)} if gpus else {}), **({"date": max(dates)} if dates else {})}
+    return {**of_parts, **result.get("otherData", {}), **result}
+
+
+def _regimes(result: Result) -> Iterator[str]:
+    """How peers shared the GPU's time, as rows, the result or its method say; nothing where none were timed so."""
+    said = {row.get("regime") for row in result.get("rows", ()) if isinstance(row, Mapping)}
+    said.add(result.get("regime"))
+    method = str(result.get("method", ""))
+    for regime in Regime:
+        by_turns = regime is Regime.TURN and " in turn" in method
+        if regime.value in said or f"{regime.value}:" in method or by_turns:
+            yield regime.value

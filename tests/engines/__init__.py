@@ -1,0 +1,34 @@
+"""vLLM's and SGLang's own code, run on fp8gemm: where it lies, and why it may not be there.
+
+`make engines` fills the folder; the tests of this package look there, and are skipped where it is empty.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
+"""What is fetched, and what docs/engines.md speaks of."""
+
+FOLDER = Path(os.environ.get("FP8GEMM_TEST_ENGINES") or Path.home() / ".cache" / "fp8gemm-tests" / "engines")
+
+
+def place(engine: str) -> Path:
+    """Where an engine's packages lie, with its tests beside them."""
+    return FOLDER / f"{engine}-{VERSIONS[engine]}"
+
+
+def packages() -> Path:
+    """Where those lie that the engines import beside what fp8gemm's own tests have."""
+    return FOLDER / "packages"
+
+
+def why_not(engine: str) -> str:
+    """Why an engine's code cannot be run here, and what mends it; empty if it can."""
+    if sys.version_info < (3, 11):
+        return f"{engine} {VERSIONS[engine]} is for Python from 3.11"
+    if not (place(engine) / "complete").is_file():
+        return f"{engine} {VERSIONS[engine]} is not in {FOLDER}: make engines fetches it"
+    return ""

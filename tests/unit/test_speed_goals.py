@@ -1,0 +1,82 @@
+"""What is asked of speed is judged by what was measured, and never taken to hold where it was not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8gemm.cli import main as commands
+from fp8gemm.cli.exits import Exit
+from tests.scripts import load_script
+
+goals = load_script("speed_goals")
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / name).read_text())["rows"]
+    return found
+
+
+@pytest.mark.parametrize("name", goals.GOALS)
+def test_commands_are_such_as_fp8gemm_takes(name: str) -> None:
+    words = list(goals.GOALS[name].command)
+    options = commands._parser(words[0]).parse_args(words)
+    assert "deepgemm" in (options.peers or ["deepgemm"])
+
+
+def test_random_shapes_are_judged_without_the_twentieth_that_may_be_slower() -> None:
+    rows, goal = rows_of("random-burst-h100.json"), goals.GOALS["random-burst"]
+    assert goals.holds(goal, rows)
+    slower = [row for row in rows if row["peers"]["deepgemm"] < row["us"][row["choice"]]]
+    assert len(slower) == 5
+    row = next(row for row in rows if row not in slower)
+    row["peers"]["deepgemm"] = row["us"][row["choice"]] * 0.9
+    assert not goals.holds(goal, rows)
+
+
+def test_every_shape_counts_of_those_that_are_named() -> None:
+    rows, goal = rows_of("bench-burst-h100.json"), goals.GOALS["prefill-burst"]
+    said = "\n".join(goals.judged(goal, rows))
+    assert not goals.holds(goal, rows)
+    assert "worst 0.999 of 36, at least 1: NOT MET; at 512x2112x7168" in said
+    for row in rows:
+        row["us"] = {"fp8gemm": 1.0, "deepgemm": 1.2, "tensorwise": 1.0}
+    assert goals.holds(goal, rows)
+    assert not goals.holds(goal, rows[1:])
+    assert "35 of 36 rows were measured" in "\n".join(goals.judged(goal, rows[1:]))
+
+
+def test_what_has_no_peer_does_not_hold() -> None:
+    rows, goal = rows_of("bench-burst-h100.json"), goals.GOALS["prefill-burst"]
+    for row in rows:
+        row["us"] = {"fp8gemm": 1.0, "tensorwise": 1.0}
+    assert not goals.holds(goal, rows)
+    assert "speed relative to DeepGEMM: not measured" in "\n".join(goals.judged(goal, rows))
+
+
+def test_the_script_judges_files_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["speed_goals", *words])
+        try:
+            return int(goals.main())
+        except SystemExit as ended:
+            return int(ended.code or 0)
+
+    path = tmp_path / "random-burst-h100.json"
+    shutil.copy(RESULTS / path.name, path)
+    assert ends("--judge", str(path)) == Exit.DONE
+    assert "at 95 of 100: worst 1.003 of 95" in capsys.readouterr().out
+    assert ends("--judge", str(shutil.copy(path, tmp_path / "speeds.json"))) == Exit.WORDS
+    assert "expected a file named for one of" in capsys.readouterr().err
+    assert ends("--judge", str(tmp_path / "random-burst.json")) == Exit.FAILED
+    assert "0 of 100 rows were measured" in capsys.readouterr().out
+    assert ends("prefil") == Exit.WORDS and "got prefil" in capsys.readouterr().err
+    assert ends() == Exit.WORDS
+    assert ends("--list") == Exit.DONE and "few-rows: fp8gemm bench" in capsys.readouterr().out
