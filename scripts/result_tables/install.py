@@ -18,7 +18,7 @@ def matrix(result: Result) -> list[str]:
         f"{result['cpu']}, {result['cores']} processors, no GPU. Milliseconds are those of `import fp8gemm` with torch "
         f"imported; NVRTC, that of a process with torch. Commands: {commands}; the demo's checks, and the kernels "
         f"by the NVRTC that compiled them. Tests that passed, failed and were skipped are {', '.join(_files(rows))}. "
-        f"Seconds are of the whole row, with the installation, on a machine with other work.",
+        f"A row with `{MISSING}` ran without them. Seconds: the whole row, with the installation, beside other work.",
         "",
         *table(heads, [_row(row) for row in rows if row["problem"] is None]),
         "",

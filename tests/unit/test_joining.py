@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,8 @@ def test_the_tests_run_with_every_python_and_the_oldest_and_newest_torch() -> No
     assert matrix["python"] == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
     (oldest,) = re.findall(r'"torch>=([\d.]+)"', PROJECT)
     assert matrix["torch"][0] == f"{oldest}.0" and matrix["torch"][-1] == "newest"
+    rows = json.loads((ROOT / "docs" / "results" / "install-matrix.json").read_text())["rows"]
+    assert {(row["python"], row["torch"]) for row in rows} >= set(product(matrix["python"], matrix["torch"]))
     assert list(job["env"]) == ["TORCH_RELEASE"] and "TORCH_RELEASE" in (ROOT / "scripts" / "venv.sh").read_text()
 
 

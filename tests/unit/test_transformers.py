@@ -94,9 +94,11 @@ def test_forward_pass_that_records_gradients_says_what_to_do(loaded):
 @pytest.mark.skipif(
     torch.__version__ < "2.7", reason="torch 2.6 does not trace transformers' own wrapper of a forward pass"
 )
-def test_compiles_without_a_graph_break(loaded):
+def test_compiles_without_a_graph_break(loaded, monkeypatch):
     *_, model, _, _ = loaded
     ids = models.tokens()
+    # With torch 2.8 the other attention has other bits when it is traced, in a plain bfloat16 model as well.
+    monkeypatch.setattr(model.config, "_attn_implementation", "eager")
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert torch.equal(models.logits(compiled, ids), models.logits(model, ids))
 
