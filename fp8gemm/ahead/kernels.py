@@ -29,7 +29,7 @@ from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, chip_names, limited_chip, named_chip
 from fp8gemm.tuning.problem import InputType, OutputType, Problem, Scaling, StoreKind, packed_problem, parse_epilogue
-from fp8gemm.tuning.select import config_by_m
+from fp8gemm.tuning.select import config_by_m, select_config
 
 CHIPS = ("h200", "h100")
 """What kernels are made ready for if nobody says."""
@@ -116,12 +116,25 @@ def chips_named(names: str | Sequence[str]) -> list[Chip]:
 
 
 def demand(
-    problems: Iterable[Problem | GroupedProblem], chips: Sequence[Chip], quantizers: Iterable[KernelRequest] = ()
+    problems: Iterable[Problem | GroupedProblem],
+    chips: Sequence[Chip],
+    quantizers: Iterable[KernelRequest] = (),
+    of_one_m: Iterable[Problem] = (),
 ) -> Demand:
     """What every M up to each problem's own asks for on each of the chips."""
     # Why a problem's configs are chosen is no part of its kernels, so that many problems share them.
-    wanted = list(dict.fromkeys(problems))
-    gemms = {chip_name(chip): tuple(dict.fromkeys(gemm_kernels(wanted, chip))) for chip in chips}
+    wanted, exact = list(dict.fromkeys(problems)), list(dict.fromkeys(of_one_m))
+    gemms = {
+        chip_name(chip): tuple(
+            dict.fromkeys(
+                [
+                    *gemm_kernels(wanted, chip),
+                    *(kernel_request(problem, select_config(problem, chip)) for problem in exact),
+                ]
+            )
+        )
+        for chip in chips
+    }
     return Demand(gemms, tuple(dict.fromkeys(quantizers)))
 
 

@@ -61,14 +61,17 @@ def demand_of_model(
     problems += [problem for block in experts for problem in problems_of_experts(block, max_m, output)]
     if experts:
         quantizers += row_quantizers(INPUTS[output]) + masked_quantizers(INPUTS[output])
+    gradients: list[Problem] = []
     for layer in trained:
-        problems += problems_of_training(layer, MAX_M if max_m is None else max_m, output)
+        tokens = MAX_M if max_m is None else max_m
+        problems += problems_of_training(layer, tokens, output)
+        gradients += gradients_of_training(layer, tokens, output)
         quantizers += row_quantizers(INPUTS[output], [QuantizeSource.PLAIN])
         quantizers.append(quantizer_with_transpose(INPUTS[output]).request)
         quantizers += weight_quantizers(INPUTS[parse_output(layer.weight.dtype)]) + weight_quantizers(INPUTS[output])
     weights = [layer.weight for layer in layers] + [layer.weight for layer in trained]
     weights += [block.gate_up_proj for block in experts]
-    return demand(problems, _chips_of(weights) if chips is None else chips_named(chips), quantizers)
+    return demand(problems, _chips_of(weights) if chips is None else chips_named(chips), quantizers, gradients)
 
 
 def problems_of_layer(layer: Fp8Linear, max_m: int | None) -> list[Problem]:
@@ -84,8 +87,7 @@ def problems_of_layer(layer: Fp8Linear, max_m: int | None) -> list[Problem]:
 
 
 def problems_of_training(layer: Fp8TrainingLinear, tokens: int, output: OutputType) -> list[Problem]:
-    """What a step of ``tokens`` rows of ``output`` asks for: products with the weight for each M up to that, and the
-    gradient of the weight, whose K is that number.
+    """What a step of up to ``tokens`` rows of ``output`` asks for with the weight, each with the largest M.
 
     NOTE: parameters as they are, and as mixed precision of FSDP gathers them: as what is computed with.
     """
@@ -100,16 +102,16 @@ def problems_of_training(layer: Fp8TrainingLinear, tokens: int, output: OutputTy
         added = [bias_dtype(layer.bias.dtype), bias_dtype(computed_with)]
     epilogues = tuple(dict.fromkeys(map(_epilogue_of, added)))
     of_output = Variants(outputs=(output,), epilogues=epilogues, static_weights=(False,))
-    of_weight = Variants(
-        outputs=tuple(dict.fromkeys((parse_output(layer.weight.dtype), output))),
-        scaling=Scaling.ROW,
-        static_weights=(False,),
-    )
-    return [
-        *of_output.problems(n, k, tokens),
-        *replace(of_output, epilogues=(NO_EPILOGUE,)).problems(k, n, tokens),
-        *of_weight.problems(k, -(-tokens // SCALE_BLOCK) * SCALE_BLOCK, n),
-    ]
+    without = replace(of_output, epilogues=(NO_EPILOGUE,))
+    return [*of_output.problems(n, k, tokens), *without.problems(k, n, tokens)]
+
+
+def gradients_of_training(layer: Fp8TrainingLinear, tokens: int, output: OutputType) -> list[Problem]:
+    """The gradients of the weight in a step of ``tokens`` rows, which are their K; M is the weight's own N."""
+    n, k = layer.weight.shape
+    outputs = tuple(dict.fromkeys((parse_output(layer.weight.dtype), output)))
+    variants = Variants(outputs=outputs, scaling=Scaling.ROW, static_weights=(False,))
+    return variants.problems(k, -(-tokens // SCALE_BLOCK) * SCALE_BLOCK, n)
 
 
 def _epilogue_of(bias: torch.dtype | None) -> str:

@@ -33,7 +33,7 @@ def directory_lines(inventory: Inventory) -> Iterator[str]:
         facts.append(f"{len(inventory.damaged)} damaged")
     if inventory.manifest is not None:
         facts.append(f"manifest of fp8gemm {inventory.manifest.version}")
-    yield f"{inventory.layer.path}: {', '.join(facts)}"
+    yield screen().fill(f"{inventory.layer.path}: {', '.join(facts)}")
     if kernels:
         name = Column("kernel", max(len(_name(kernel)) for kernel in kernels), left=True)
         table = Table(Group((*_COLUMNS, name)), gap="  ")
@@ -62,7 +62,7 @@ def verdict_lines(inventory: Inventory, problems: Sequence[str]) -> Iterator[str
     """Whether a directory is as it should be, and what is wrong with it, one a line."""
     held = f"{inventory.state.value}, {counted(len(inventory.kernels), 'kernel')}"
     verdict = screen().paint(counted(len(problems), "problem"), "red" if problems else "green")
-    yield f"{inventory.layer.path}: {held}; {verdict}"
+    yield screen().fill(f"{inventory.layer.path}: {held}; {verdict}")
     yield from (f"  {printable(problem)}" for problem in problems)
 
 

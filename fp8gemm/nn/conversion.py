@@ -220,7 +220,8 @@ def _reason_to_leave(
         return f"fewer than min_features = {min_features} features"
     if not layer.weight.is_floating_point() or layer.weight.element_size() not in (2, 4):
         return f"its weight is {layer.weight.dtype}"
-    if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    if any(hooks) or "forward" in vars(layer):
         return "it has hooks or a forward of its own"
     return None
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fp8gemm.checks.dtypes import INPUTS, dtype_of
 from fp8gemm.checks.tensors import check_features
+from fp8gemm.errors import InputError
 from fp8gemm.products.training import linear
 
 
@@ -50,8 +51,11 @@ class Fp8TrainingLinear(nn.Linear):
         them, keep them.
 
         Raises:
-            InputError: sizes or a dtype that no kernel takes.
+            InputError: sizes or a dtype that no kernel takes, or a weight that is computed from others.
         """
+        if not isinstance(linear.weight, nn.Parameter):
+            made = type(linear.weight).__name__
+            raise InputError(f"linear: expected a weight that is a parameter, got {made}, as parametrizations make it")
         n, k = linear.weight.shape
         layer = cls(k, n, linear.bias is not None, "meta", linear.weight.dtype)
         layer.weight, layer.bias = linear.weight, linear.bias

@@ -107,7 +107,8 @@ def quantize_with_transpose(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Returns:
         `xq` (M, K) and `scales` (M, ceil(K/128)), those of `quantize_activation`; and of the transpose codes (K, M'),
-        M' being M rounded up to a multiple of 128, with codes of zero in the columns behind M, and scales (K, M'/128).
+        M' being M rounded up to a multiple of 128, with codes of zero in the columns behind M (of NaN where their block
+        is), and scales (K, M'/128).
         Codes are float8_e4m3fn, contiguous; scales float32, MN-major. None requires a gradient.
 
         A multiple of 16 would do for a product, of which M' is the K. But kernels are compiled for their K: of whole

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from fp8gemm.checks.training import check_linear
@@ -48,11 +49,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     check_linear(x, weight, bias)
     kind = x.device.type
-    if torch.is_autocast_enabled(kind):
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         x = x.to(torch.get_autocast_dtype(kind))
     rows = x.reshape(-1, x.shape[-1])
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (x, weight, bias))
-    if torch.is_grad_enabled() and wanted:
+    # NOTE: nothing else would tell who derives forward that there is no such derivative; the function does.
+    if (torch.is_grad_enabled() and wanted) or forward_ad._current_level >= 0:
         out: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     else:
         out = _output(_quantized(rows, by_rows=True).by_rows, weight, bias, rows.dtype)

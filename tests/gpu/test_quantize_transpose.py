@@ -106,3 +106,17 @@ def test_the_gradient_of_a_weight(m, n, k, device, generator):
     check(out, *a, *b).raise_if_failed(f"M={m} N={n} K={k}")
     right = dy.double().T @ x.double()
     assert 0.01 < ((out - right).norm() / right.norm()) < 0.06
+
+
+def test_offsets_past_2_31_elements(device):
+    m, k = 2**31 // 16384 + 3, 16384
+    free, _ = torch.cuda.mem_get_info(device)
+    if free < (needed := m * k * 5):
+        pytest.skip(f"needs {needed / 2**30:.0f} GiB of free memory, {free / 2**30:.0f} are left")
+    x = torch.empty(m, k, dtype=torch.bfloat16, device=device).fill_(1.0)
+    first = 2**31 // k
+    x[first:] = torch.arange(3 * k, device=device).view(3, k).remainder(253).bfloat16() - 100
+    whole, part = quantize_with_transpose(x), quantize_with_transpose(x[first:])
+    ends = whole[0][first:], whole[1][first:], whole[2][:, first:], whole[3][:, first // 128 :]
+    for found, right in zip(ends, part, strict=True):
+        assert torch.equal(found.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8))

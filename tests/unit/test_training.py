@@ -263,3 +263,16 @@ def test_what_is_wrong_is_refused_before_anything_is_computed(changes: dict[str,
     with operators() as called, pytest.raises(InputError, match=message):
         fp8gemm.linear(**given)
     assert not called
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_there_is_no_forward_derivative_and_it_is_said(trained: bool) -> None:
+    x, weight, bias, _ = (each.detach() for each in operands(32, 48, 64))
+    weight.requires_grad_(trained)
+    with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward"):
+        torch.func.jvp(lambda x: fp8gemm.linear(x, weight, bias), (x,), (torch.ones_like(x),))
+    with (
+        pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward"),
+        torch.autograd.forward_ad.dual_level(),
+    ):
+        fp8gemm.linear(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)), weight, bias)

@@ -194,3 +194,27 @@ def test_a_warmup_of_a_model_with_layers_of_both_kinds() -> None:
     model = nn.Sequential(Fp8TrainingLinear(K, N, device="meta"), Fp8Linear(K, N, device="meta", dtype=BF16, max_m=300))
     alone = [set(demand_of_model(layer, 300, "h200").requests) for layer in model]
     assert set(demand_of_model(model, 300, "h200").requests) == alone[0] | alone[1]
+
+
+def test_shapes_are_told_on_no_device() -> None:
+    assert Fp8TrainingLinear(64, 48, device="meta")(torch.ones(5, 64, device="meta")).shape == (5, 48)
+
+
+def test_a_layer_with_hooks_of_either_pass_is_left() -> None:
+    for register in ("register_full_backward_hook", "register_full_backward_pre_hook", "register_forward_hook"):
+        model = nn.Sequential(nn.Linear(64, 48))
+        getattr(model[0], register)(lambda *_: None)
+        convert(model, trainable=True, min_features=1)
+        assert type(model[0]) is nn.Linear, register
+
+
+def test_a_weight_that_is_computed_is_refused() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(64, 48))
+    with pytest.raises(InputError, match="linear: expected a weight that is a parameter, got Tensor"):
+        Fp8TrainingLinear.from_linear(layer)
+
+
+def test_the_gradient_of_a_weight_is_one_kernel_of_a_warmup() -> None:
+    layer = Fp8TrainingLinear(1024, 4096, dtype=FP32, device="meta")
+    wanted = [dict(each.config) for each in demand_of_model(layer, 8192, "h200").requests if each.family == "Dense"]
+    assert len([each for each in wanted if each["scaling"].value == "1d1d"]) == 2, "of float32, and of bfloat16"

@@ -173,7 +173,7 @@ def test_a_bar_is_on_standard_error_and_results_are_not(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert cli.main([*words.split(), *more]) == 0
     told = capsys.readouterr()
-    assert "1/2 sizes of groups [" in told.err and "ETA 0" in told.err
+    assert "2/2 sizes of groups [" in told.err and "ETA 0" in told.err
     assert "ETA" not in told.out and told.out.count("\n") == alone.out.count("\n")
 
 

@@ -136,11 +136,14 @@ class QuantizeBench:
 
 
 def _shares(rows: Sequence[QuantizeRow]) -> dict[str, float | None]:
-    return {f"{case.name} {row.size}": row.share(case.name) for row in rows for case in CASES if row.size.m >= MANY}
+    judged = [case.name for case in CASES if not case.transposes]
+    return {f"{name} {row.size}": row.share(name) for row in rows for name in judged if row.size.m >= MANY}
 
 
 def _microseconds(rows: Sequence[QuantizeRow]) -> dict[str, float]:
-    return {f"{case} {row.size}": us for row in rows if row.size.m <= FEW for case, us in row.us.items()}
+    unjudged = {case.name for case in CASES if case.transposes}
+    few = [row for row in rows if row.size.m <= FEW]
+    return {f"{name} {row.size}": us for row in few for name, us in row.us.items() if name not in unjudged}
 
 
 GATES = Gates(

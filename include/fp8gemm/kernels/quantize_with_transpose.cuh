@@ -5,7 +5,8 @@
 //   all      a CTA has a 128x128 block: half a warp has 8 neighbouring rows of it, a lane 8 columns of each, an 8x8 square
 //
 // Shared memory (static)
-//   largest     for each warp and column the largest absolute value of the warp's rows
+//   largest     for each warp and column the largest absolute value of the warp's rows; of a lane's eight columns the
+//               first four lie apart from the others, beside those of other lanes
 //   transpose   the block's codes by columns, 128 bytes of each, in chunks of 8 that a lane has made
 //
 // Barriers
@@ -37,7 +38,7 @@ struct QuantizeWithTranspose {
     static constexpr uint32_t kColsOfPass = kNumThreads / (kChunks / 2);  ///< that the CTA stores at once
 
     using Raw = typename Input::Raw[kRowsOfHalf];
-    using Largest = float[kWarps][kBlockCols];
+    using Largest = float4[kWarps][2][kLanesPerBlock];
     using Transpose = uint2[kBlockCols][kChunks];
 
     static FP8GEMM_DEVICE void run(const Params& params) {
@@ -102,7 +103,9 @@ private:
             most = ptx::max_or_nan(most, ptx::exchange(most, kLanesPerBlock));
         }
         if (is_upper) {
-            Floats::store(&largest_of_cols[threadIdx.x / 32][lane * kValuesPerLane], Floats::pack(largest_of_lane));
+            const auto [first, second] = Floats::pack(largest_of_lane);
+            largest_of_cols[threadIdx.x / 32][0][lane] = first;
+            largest_of_cols[threadIdx.x / 32][1][lane] = second;
         }
     }
 
@@ -113,7 +116,7 @@ private:
         LaneValues amax = {};
 #pragma unroll
         for (const auto& of_warp : largest_of_cols) {
-            const LaneValues others = Floats::unpack(Floats::load(&of_warp[lane * kValuesPerLane]));
+            const LaneValues others = Floats::unpack({of_warp[0][lane], of_warp[1][lane]});
 #pragma unroll
             for (uint32_t c = 0; c < kValuesPerLane; ++c) {
                 amax.value[c] = ptx::max_or_nan(amax.value[c], others.value[c]);
