@@ -127,10 +127,15 @@ def test_every_quantise_function_is_checked_and_its_bytes_are_counted(case: quan
     scales = (m if case.rows_per_scale == 1 else 1) * 3 * 4
     element = inputs.x.element_size()
     expected = {"silu_mul": 2 * m * k, "rms_norm": m * k + k, "add_rms_norm": 3 * m * k + k}.get(case.name, m * k)
-    assert case.check(inputs) == expected * element + m * k + scales
+    of_transpose = (k * 128 + k * 4) * case.transposes  # of as many rows as a whole block
+    assert case.check(inputs) == expected * element + m * k + scales + of_transpose
     wrong = replace(case, expected=lambda inputs: -case.expected(inputs))
     with pytest.raises(graph.WrongResultError, match="differs from the unquantised values by 2"):
         wrong.check(inputs)
+    if case.transposes:
+        turned = replace(case, call=lambda inputs: (*(found := case.call(inputs))[:2], -found[2].float(), found[3]))
+        with pytest.raises(graph.WrongResultError, match="differs from the transpose of the unquantised values by 2"):
+            turned.check(inputs)
 
 
 def test_quantise_functions_are_judged_beside_a_copy_or_by_their_time() -> None:
