@@ -144,8 +144,11 @@ def compare(options: argparse.Namespace, headers: dict[str, Path]) -> Exit:
     for index, product in enumerate(wanted):
         if time.monotonic() - started < options.seconds:
             # Where a part is left out of a kernel that has no such part, there is nothing to compare.
-            differing = {name for name in headers if code[name][index] != code[NEW][index] or WITHOUT not in name}
-            of_product = {name: headers[name] for name in headers if name in differing}
+            of_product = {
+                name: include
+                for name, include in headers.items()
+                if not name.startswith(WITHOUT) or code[name][index] != code[NEW][index]
+            }
             rows.append(measure(product.case(), of_product, options.sustained))
             with apart(options):
                 print(shown(rows[-1]), flush=True)

@@ -124,17 +124,10 @@ def demand(
     """What every M up to each problem's own asks for on each of the chips."""
     # Why a problem's configs are chosen is no part of its kernels, so that many problems share them.
     wanted, exact = list(dict.fromkeys(problems)), list(dict.fromkeys(of_one_m))
-    gemms = {
-        chip_name(chip): tuple(
-            dict.fromkeys(
-                [
-                    *gemm_kernels(wanted, chip),
-                    *(kernel_request(problem, select_config(problem, chip)) for problem in exact),
-                ]
-            )
-        )
-        for chip in chips
-    }
+    gemms: dict[str, tuple[KernelRequest, ...]] = {}
+    for chip in chips:
+        of_exact = (kernel_request(problem, select_config(problem, chip)) for problem in exact)
+        gemms[chip_name(chip)] = tuple(dict.fromkeys(chain(gemm_kernels(wanted, chip), of_exact)))
     return Demand(gemms, tuple(dict.fromkeys(quantizers)))
 
 

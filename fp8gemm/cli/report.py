@@ -7,7 +7,6 @@ import datetime
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from fp8gemm.lab.report.gather import all_points, looked_up, steps_of, tables_of
 from fp8gemm.lab.report.layers import Layer, Point, merged
 from fp8gemm.lab.report.page import page
 from fp8gemm.quoting import counted, cut, printable, quoted_path
+from fp8gemm.terminal.progress import bar
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, Chip, chip_name, named_chip
 from fp8gemm.tuning.problem import Grouping
@@ -91,8 +91,20 @@ def run(options: argparse.Namespace) -> int:
         method = ""
         if not unmeasured:
             points, method = _measured(points, chip)
-        report = _report(options, asked, looked_up(points), findings, chip)
-    report = replace(report, weighted=weighted, method=method, unmeasured=unmeasured)
+        steps = steps_of(looked_up(points))
+        report = Report(
+            title=_title(options),
+            facts=_facts(options, findings),
+            chip=chip,
+            layers=[point.layer for point in steps[0].points],
+            steps=steps,
+            weighted=weighted,
+            method=method,
+            unmeasured=unmeasured,
+            tables=tables_of(chip),
+            cache=_cache(),
+            kernels=_kernels(options, asked, chip),
+        )
     if output == PRINTED:
         print(page(report))
     elif output is not None:
@@ -178,35 +190,19 @@ def _target(options: argparse.Namespace, findings: Findings) -> tuple[Chip, str]
 
 
 def _measured(points: list[Point], chip: Chip) -> tuple[list[Point], str]:
-    from tqdm import tqdm
-
     from fp8gemm.driver.device import device_info
     from fp8gemm.lab.report.measure import how_measured, measured
 
-    # None: no bar where standard error is no terminal.
-    with tqdm(total=len(points), unit="product", leave=False, disable=None) as bar:
-        return measured(points, device_info(0), chip, bar.update), how_measured(point.m for point in points)
+    with bar(len(points), "products", "report") as shown:
+        return measured(points, device_info(0), chip, shown.update), how_measured(point.m for point in points)
 
 
-def _report(options: argparse.Namespace, asked: Asked, points: list[Point], findings: Findings, chip: Chip) -> Report:
-    """Everything but how it was measured. The cache is looked at as it is now."""
-    steps = steps_of(points)
-    return Report(
-        title=_title(options),
-        facts=_facts(options, findings),
-        chip=chip,
-        layers=[point.layer for point in steps[0].points],
-        steps=steps,
-        weighted=True,
-        method="",
-        unmeasured="",
-        tables=tables_of(chip),
-        cache=[
-            CacheDirectory(printable(layer.path), layer.state, layer.kernels, layer.bytes, printable(layer.note))
-            for layer in cache_layers()
-        ],
-        kernels=_kernels(options, asked, chip),
-    )
+def _cache() -> list[CacheDirectory]:
+    """The cache directories as they are now."""
+    return [
+        CacheDirectory(printable(layer.path), layer.state, layer.kernels, layer.bytes, printable(layer.note))
+        for layer in cache_layers()
+    ]
 
 
 def _title(options: argparse.Namespace) -> str:

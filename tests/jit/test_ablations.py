@@ -15,15 +15,15 @@ from tests.scripts import load_script
 
 pytestmark = pytest.mark.usefixtures("known_kernels")
 
-PARTS = tuple(load_script("ablations").ABLATIONS)
+ablations = load_script("ablations")
 CONFIGS = (TileConfig(128, 256, 4), TileConfig(128, 64, 8, waves_in_flight=2))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", ablations.ABLATIONS)
 def test_a_part_is_left_out(part: str, config: TileConfig, tmp_path: Path) -> None:
     whole = _instructions(None, config, tmp_path)
-    rest = _instructions(load_script("ablations").headers_without(part, tmp_path), config, tmp_path / "rest")
+    rest = _instructions(ablations.headers_without(part, tmp_path), config, tmp_path / "rest")
 
     def counts(pattern: str) -> tuple[int, int]:
         return len(find(whole, pattern)), len(find(rest, pattern))

@@ -29,7 +29,7 @@ def drawn(seed: int) -> Counter[int]:
     """How many of the mix's steps have how many rows, fewest first."""
     chance = random.Random(seed)
     steps = [chance.choice(BATCHES if chance.random() < DECODE / 10 else CHUNKS) for _ in range(STEPS)]
-    return Counter({m: steps.count(m) for m in sorted(set(steps))})
+    return Counter(sorted(steps))
 
 
 @dataclass(frozen=True)

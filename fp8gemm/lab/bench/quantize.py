@@ -135,15 +135,16 @@ class QuantizeBench:
         return torch.empty_like(source), source
 
 
+_JUDGED = [case.name for case in CASES if not case.transposes]
+
+
 def _shares(rows: Sequence[QuantizeRow]) -> dict[str, float | None]:
-    judged = [case.name for case in CASES if not case.transposes]
-    return {f"{name} {row.size}": row.share(name) for row in rows for name in judged if row.size.m >= MANY}
+    return {f"{name} {row.size}": row.share(name) for row in rows for name in _JUDGED if row.size.m >= MANY}
 
 
 def _microseconds(rows: Sequence[QuantizeRow]) -> dict[str, float]:
-    unjudged = {case.name for case in CASES if case.transposes}
     few = [row for row in rows if row.size.m <= FEW]
-    return {f"{name} {row.size}": us for row in few for name, us in row.us.items() if name not in unjudged}
+    return {f"{name} {row.size}": us for row in few for name, us in row.us.items() if name in _JUDGED}
 
 
 GATES = Gates(
