@@ -32,12 +32,14 @@ def call_plan(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **argume
 both = pytest.mark.parametrize("call", [fp8gemm.gemm, call_plan], ids=["gemm", "plan"])
 
 
-def same_bits(left: Tensor, right: Tensor) -> bool:
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
+def bits(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor of any layout, in the order of its elements."""
     # NOTE: a clone, because `contiguous` leaves a dimension of one element any stride, which `view` does not take.
-    left, right = (each.clone(memory_format=torch.contiguous_format) for each in (left, right))
-    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+    return tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and left.dtype == right.dtype and torch.equal(bits(left), bits(right))
 
 
 def picked(codes: Tensor, rows: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ struct Config {{
 
 using Kernel = fp8gemm::{family}<Config>;
 
-extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
+extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, fp8gemm::kMinCtas<Kernel>)
 {entry}(const __grid_constant__ Kernel::Params params) {{
     Kernel::run(params);
 }}

@@ -49,7 +49,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     check_linear(x, weight, bias)
     kind = x.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    # NOTE: not `is_autocast_available`, which the compiler of torch 2.11 does not trace.
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         x = x.to(torch.get_autocast_dtype(kind))
     rows = x.reshape(-1, x.shape[-1])
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (x, weight, bias))

@@ -18,7 +18,7 @@ from torch import Tensor
 import fp8gemm
 from fp8gemm import settings
 from fp8gemm.nn import Fp8Linear
-from tests.calls import same_bits
+from tests.calls import bits, same_bits
 
 BF16 = torch.bfloat16
 ROUNDS, REPLAYS, VARIANTS = 2000, 1000, 3
@@ -55,11 +55,6 @@ QUANTISERS: dict[str, Quantise] = {
     "add_rms_norm": lambda x: fp8gemm.quantize_add_rms_norm(x, x, norm_weight(x.device)),
 }
 every_quantiser = pytest.mark.parametrize("quantise", QUANTISERS.values(), ids=QUANTISERS)
-
-
-def bits(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor of any layout, in the order of its elements."""
-    return tensor.contiguous().view(torch.uint8)
 
 
 class Count:

@@ -15,6 +15,7 @@ from fp8gemm.kernels.quantize import quantizer_with_transpose
 from fp8gemm.products.quantize import quantize_activation, quantize_with_transpose
 from fp8gemm.scales import block_count, mn_major_pitch
 from fp8gemm.tuning.problem import InputType
+from tests.calls import bits, same_bits
 from tests.gpu.test_quantize import DTYPES, around_ties, assert_same
 from tests.numerics import check
 
@@ -36,10 +37,7 @@ def test_same_bits_as_on_the_cpu(rows, k, size, dtype, device, generator):
     found = quantize_with_transpose(x)
     assert_both_same(found, x, f"{dtype}")
     alone = quantize_activation(x)
-    assert all(
-        torch.equal(*(each.contiguous().view(torch.uint8) for each in pair))
-        for pair in zip(found[:2], alone, strict=True)
-    )
+    assert all(map(same_bits, found[:2], alone))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -89,10 +87,10 @@ def test_nothing_around_the_outputs_is_written_and_all_launches_give_the_same(de
             each.fill_(0xFF)
         kernel.bind(x, *found[:2], stream=current_stream(device.index), transpose=found[2:])()
         for mine, right in zip(found, expected, strict=True):
-            wrong += (mine.contiguous().view(torch.uint8) != right.contiguous().view(torch.uint8)).sum()
+            wrong += (bits(mine) != bits(right)).sum()
         for each in memory:
             wrong += (each[:guard] != 0xFF).sum() + (each[-guard:] != 0xFF).sum()
-        wrong += (scales[:, m:].contiguous().view(torch.uint8) != 0xFF).sum()
+        wrong += (bits(scales[:, m:]) != 0xFF).sum()
     assert int(wrong) == 0
 
 
@@ -118,5 +116,4 @@ def test_offsets_past_2_31_elements(device):
     x[first:] = torch.arange(3 * k, device=device).view(3, k).remainder(253).bfloat16() - 100
     whole, part = quantize_with_transpose(x), quantize_with_transpose(x[first:])
     ends = whole[0][first:], whole[1][first:], whole[2][:, first:], whole[3][:, first // 128 :]
-    for found, right in zip(ends, part, strict=True):
-        assert torch.equal(found.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8))
+    assert all(map(same_bits, ends, part))

@@ -52,7 +52,7 @@ struct Config {
 
 using Kernel = fp8gemm::Dense1d2d<Config>;
 
-extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
+extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, fp8gemm::kMinCtas<Kernel>)
 fp8gemm_kernel(const __grid_constant__ Kernel::Params params) {
     Kernel::run(params);
 }
