@@ -113,7 +113,7 @@ _FEW: Gates[Row] = Gates(
 
 GOALS: Mapping[str, Goal] = {
     "prefill-burst": Goal((*PREFILL, "--regime", "burst", "--rounds", "5"), 120, 36, _PREFILL),
-    "prefill-sustained": Goal((*PREFILL, "--regime", "sustained", "--rounds", "2"), 300, 36, _PREFILL),
+    "prefill-sustained": Goal((*PREFILL, "--regime", "sustained", "--rounds", "3"), 430, 36, _PREFILL),
     "random-burst": Goal((*RANDOM, "--regime", "burst", "--rounds", "3"), 180, 100, _RANDOM),
     "random-sustained": Goal((*RANDOM, "--regime", "sustained", "--rounds", "1"), 800, 100, _RANDOM),
     **{

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
+
+from tests.bands import banded
 
 CONTIGUOUS, MASKED, COLUMNS = "kContiguous", "kMasked", "kColumns"
 SPLIT = 128
@@ -145,14 +146,6 @@ def memory_of(config: Config, seed: int, flavour: str, *, rows: int) -> Memory:
     ranges = list(pairwise(limits))
     draw.shuffle(ranges)  # groups in any order
     return Memory(rows, limit, tuple(begin for begin, _ in ranges), tuple(end for _, end in ranges))
-
-
-def banded(num_m: int, num_n: int, band: int) -> Iterator[tuple[int, int]]:
-    """Bands of tile rows from the top; inside a band column by column from the left, each from its top."""
-    for top in range(0, num_m, band):
-        for n in range(num_n):
-            for m in range(top, min(top + band, num_m)):
-                yield m, n
 
 
 def model_tile(config: Config, memory: Memory, group: int, begin: int, end: int, m: int, n: int) -> Tile:

@@ -4,7 +4,8 @@ The tiles that run at the same time are then a block of the grid, and the rows o
 device memory delivers for a round of tiles: joules as well as time. How high bands must be for a block to touch the
 fewest depends on the tile and on how many columns of tiles there are. What that gains over bands of 16 rows: 2 %
 where there are six columns of 128x256 tiles (8036x1472x14720, 10787x1536x5248), 2 to 3 % for tiles of 256x128 (eight
-products). Bands of 32 rows lose 1 to 4 % (bursts, H100, 2026-11-25).
+products). Bands of 32 rows lose 1 to 4 % (bursts, H100, 2026-11-25). The last two bands are about equally high, because
+one of few rows shares little: 0 to 1.6 % where the last one had few (nine products, bursts, H100, 2026-11-26).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def raster_band(config: TileConfig, n: int) -> int:
 
 def block_in_flight(band: float, grid_cols: int, clusters: float, grid_rows: float = math.inf) -> tuple[float, float]:
     """Height and width, in cluster tiles, of the block of the grid that so many clusters compute at the same time, on
-    average: it begins and ends inside columns of a band, and may lie in several bands."""
+    average: it begins and ends inside columns of a band, and may lie in several bands, of about as many rows each."""
     band, others = min(band, grid_rows), clusters - 1.0
+    if math.isfinite(grid_rows):
+        band = grid_rows / math.ceil(grid_rows / band)
     return min(band + others / grid_cols, grid_rows, clusters), min(1.0 + others / band, grid_cols)

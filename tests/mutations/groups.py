@@ -51,7 +51,11 @@ _ON_HOST = tuple(
         (
             "tiles-counted-from-the-first-group",
             "the tiles of a group are counted from the first group's",
-            Edit(_SCHEDULE, "banded_raster(index_ - tiles_before_,", "banded_raster(index_,"),
+            Edit(
+                _SCHEDULE,
+                "banded_raster(index_ - tiles_before_,",
+                "banded_raster(minimum(index_, entry.tiles_up_to - tiles_before_ - 1),",  # a tile that there is
+            ),
         ),
         (
             "groups-counted-without-empty-ones",

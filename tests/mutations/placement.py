@@ -40,8 +40,8 @@ _SCHEDULES = (
     ),
     _schedule(
         "short-last-band-ignored",
-        "the last band of tile rows counts as a full one",
-        Edit(_RASTER, "minimum(band_rows, num_m - first_m)", "minimum(band_rows, num_m)"),
+        "the last two bands of tile rows count as full ones",
+        Edit(_RASTER, "if (bands_above == before_last_two)", "if (bands == 1)"),
     ),
     _schedule(
         "ranks-swapped",

@@ -14,6 +14,7 @@ from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem
 from fp8gemm.tuning.raster import BANDS, block_in_flight, raster_band
+from tests.bands import banded
 
 SMS = 132
 
@@ -91,12 +92,7 @@ def test_the_block_in_flight_is_about_what_a_walk_touches(label: str, m: int, n:
     """Over all full rounds; or the one that there is."""
     config = labelled_config(label, Problem(m, n, 4096))
     rows, cols, band = -(-m // config.block_m), -(-n // config.block_n), raster_band(config, n)
-    order = [
-        (first + row, col)
-        for first in range(0, rows, band)
-        for col in range(cols)
-        for row in range(min(band, rows - first))
-    ]
+    order = list(banded(rows, cols, band))
     full = [order[index : index + sms] for index in range(0, len(order) - sms + 1, sms)] or [order]
     down = fmean(len({row for row, _ in tiles}) for tiles in full)
     across = fmean(len({col for _, col in tiles}) for tiles in full)

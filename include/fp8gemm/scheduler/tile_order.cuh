@@ -18,14 +18,26 @@ struct TileCoordinate {
 };
 
 /// The tile of `index` in [0, num_m * num_n), which fits 32 bits. Bands have `band` rows of tiles, or as many as leave
-/// their tiles countable in 32 bits; the last one may have fewer.
+/// their tiles countable in 32 bits. The last two have about as many as each other: one of few rows would share little.
 FP8GEMM_HOST_DEVICE TileCoordinate banded_raster(uint32_t index, uint32_t num_m, uint32_t num_n, uint32_t band) {
-    // NOTE: Kernels know both when they are compiled, so that this is a constant of theirs.
+    // NOTE: Kernels know both when they are compiled, so that these are constants of theirs.
     const uint32_t band_rows = minimum(band, ~uint32_t{0} / num_n);
     const uint32_t tiles_per_band = band_rows * num_n;
-    const uint32_t first_m = index / tiles_per_band * band_rows;
-    const uint32_t in_band = index % tiles_per_band;
-    const uint32_t rows = minimum(band_rows, num_m - first_m);
+    const uint32_t bands = ceil_div(num_m, band_rows);
+    const uint32_t before_last_two = bands > 2 ? bands - 2 : 0;
+    const uint32_t bands_above = minimum(index / tiles_per_band, before_last_two);
+    uint32_t first_m = bands_above * band_rows;
+    uint32_t in_band = index - bands_above * tiles_per_band;
+    uint32_t rows = band_rows;
+    if (bands_above == before_last_two) {
+        const uint32_t rows_left = num_m - first_m;
+        rows = bands == 1 ? rows_left : ceil_div(rows_left, 2u);
+        if (in_band >= rows * num_n) {
+            first_m += rows;
+            in_band -= rows * num_n;
+            rows = rows_left - rows;
+        }
+    }
     return TileCoordinate{first_m + in_band % rows, in_band / rows};
 }
 
