@@ -25,7 +25,7 @@ def compile_for_host(source: str, directory: Path) -> ctypes.CDLL:
         source: the text.
         directory: where the source and the library are written.
     """
-    done, library = compile_library(source, directory, "-std=c++20", "-O1", "-Wall", "-Wextra", f"-I{include_dir()}")
+    done, library = compile_library(source, directory, "-std=c++17", "-O1", "-Wall", "-Wextra", f"-I{include_dir()}")
     assert "warning" not in done, done
     return library
 

@@ -27,7 +27,7 @@ struct Config {{
 
 using Kernel = fp8gemm::{family}<Config>;
 
-extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, fp8gemm::kMinCtas<Kernel>)
+extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, {min_ctas})
 {entry}(const __grid_constant__ Kernel::Params params) {{
     Kernel::run(params);
 }}
@@ -61,6 +61,7 @@ def render_source(request: KernelRequest) -> str:
         header=request.header,
         family=request.family,
         entry=ENTRY,
+        min_ctas=request.min_ctas,
         constants="\n".join(f"    {line}" for line in constants.values()),
     )
 

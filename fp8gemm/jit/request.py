@@ -19,6 +19,7 @@ class KernelRequest:
         family: name of the C++ class template in namespace ``fp8gemm`` that takes the rendered ``Config``.
         config: (field name in snake case, value) pairs in the order in which they are rendered.
         arch: the real architecture to compile for.
+        min_ctas: how many CTAs an SM is to have registers for.
     """
 
     label: str
@@ -26,3 +27,4 @@ class KernelRequest:
     family: str
     config: tuple[tuple[str, ConfigValue], ...]
     arch: str = "sm_90a"
+    min_ctas: int = 1

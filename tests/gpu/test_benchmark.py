@@ -19,7 +19,8 @@ from tests.scripts import load_script
         ("--linear", {"fp8_linear", "bf16_linear"}),
         (
             "--quantize",
-            {"activation", "activation_f16", "activation_f32", "weight", "silu_mul", "rms_norm", "add_rms_norm"},
+            {"activation", "activation_f16", "activation_f32", "weight", "with_transpose"}
+            | {"silu_mul", "rms_norm", "add_rms_norm"},
         ),
         ("--host", set(host.PREPARE)),
     ],

@@ -52,7 +52,7 @@ struct Config {
 
 using Kernel = fp8gemm::Dense1d2d<Config>;
 
-extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, fp8gemm::kMinCtas<Kernel>)
+extern "C" __global__ void __launch_bounds__(Kernel::kNumThreads, 1)
 fp8gemm_kernel(const __grid_constant__ Kernel::Params params) {
     Kernel::run(params);
 }
@@ -61,6 +61,10 @@ fp8gemm_kernel(const __grid_constant__ Kernel::Params params) {
 
 def test_the_source_is_exactly_this() -> None:
     assert render_source(REQUEST) == SOURCE
+
+
+def test_registers_are_for_as_many_ctas_as_are_asked_for() -> None:
+    assert "__launch_bounds__(Kernel::kNumThreads, 3)" in render_source(replace(REQUEST, min_ctas=3))
 
 
 @pytest.mark.parametrize(

@@ -49,14 +49,6 @@ struct ConditionalType<false, Then, Else> {
 template <bool kCondition, class Then, class Else>
 using Conditional = typename ConditionalType<kCondition, Then, Else>::Type;
 
-/// CTAs of a kernel for which an SM is to have registers: one, unless the kernel says more.
-template <class Kernel>
-constexpr uint32_t kMinCtas = 1;
-
-template <class Kernel>
-    requires requires { Kernel::kMinCtas; }
-constexpr uint32_t kMinCtas<Kernel> = Kernel::kMinCtas;
-
 /// What the output is made of.
 enum class OutputType { kBfloat16, kFloat16, kFloat32 };
 

@@ -34,9 +34,6 @@ struct QuantizeWithTranspose {
     static constexpr uint32_t kRowsOfHalf = kValuesPerLane;  ///< so that a lane has eight codes of a column, too
     static constexpr uint32_t kWarps = kBlockRows / (2 * kRowsOfHalf);
     static constexpr uint32_t kNumThreads = kWarps * 32;
-    /// With 80 registers instead of 95 a third CTA works while two wait for memory: at 8192x7168 92 % of a copy's speed
-    /// instead of 82 % (H100, 2026-11-26). A float32 input takes more.
-    static constexpr uint32_t kMinCtas = Config::kInput == InputType::kFloat32 ? 2 : 3;
     static constexpr uint32_t kChunks = kBlockRows / kValuesPerLane;      ///< of a column
     static constexpr uint32_t kColsOfPass = kNumThreads / (kChunks / 2);  ///< that the CTA stores at once
 
