@@ -2,7 +2,8 @@
 
     python examples/hf_model.py                                # a small one with random weights; nothing is downloaded
     python examples/hf_model.py --model Qwen/Qwen3-8B          # a name on the hub, or a directory: made FP8 here
-    python examples/hf_model.py --model Qwen/Qwen3-8B-FP8      # a checkpoint in block FP8: its codes are kept
+    python examples/hf_model.py --model Qwen/Qwen3-8B-FP8      # a checkpoint in block FP8: its codes are kept, and
+                                                               # compared with their values in bfloat16
 
 It needs ``pip install 'fp8gemm[transformers]'``. The original and the FP8 model are in memory at once, to be
 compared; a program of your own has one of them, and one line of ``converted`` or ``read``. Without a GPU the layers
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config, Qwen3Config
 
 import fp8gemm
 from fp8gemm.integrations.transformers import load_quantized
@@ -61,9 +62,13 @@ def pair_of(name: str) -> tuple[Any, Any, Any]:
         from huggingface_hub import snapshot_download
 
         directory = snapshot_download(name)
-    original: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map=DEVICE)
-    is_fp8 = getattr(AutoConfig.from_pretrained(directory), "quantization_config", None) is not None
-    return original, read(directory) if is_fp8 else converted(original), AutoTokenizer.from_pretrained(directory)
+    options: dict[str, Any] = {"dtype": torch.bfloat16, "device_map": DEVICE}
+    quantized = getattr(AutoConfig.from_pretrained(directory), "quantization_config", None)
+    if quantized is not None:  # the same weights in bfloat16, of which transformers needs no FP8 kernel
+        options["quantization_config"] = FineGrainedFP8Config(**{**quantized, "dequantize": True})
+    original: Any = AutoModelForCausalLM.from_pretrained(directory, **options)
+    model = converted(original) if quantized is None else read(directory)
+    return original, model, AutoTokenizer.from_pretrained(directory)
 
 
 @torch.no_grad()

@@ -127,7 +127,7 @@ def test_model_with_experts_on_the_installed_kernel(device, tmp_path, monkeypatc
         expected = models.logits(model, ids)
     assert len(calls) > 20, "five projections, MLP and experts"
     report = use_fp8gemm(model)
-    assert [left.name for left in report.skipped] == ["model.layers.1.mlp.experts"]
+    assert not report.skipped
     with installed_kernel():
         assert relative_error(models.logits(model, ids), expected) < SAME_MODEL
 

@@ -9,8 +9,6 @@ template <class Config>
 struct SplitSchedule {
     using Tile = SplitTilePart<Config>;
 
-    static constexpr uint32_t kNumN = ceil_div(Config::kN, Config::kBlockN);
-
     uint32_t num_m;
     uint32_t index;
     uint32_t rank;
@@ -25,7 +23,7 @@ struct SplitSchedule {
         if (is_given) {
             return false;
         }
-        const TileCoordinate place = banded_raster(index, num_m, kNumN, Config::kRasterBand);
+        const TileCoordinate place = by_columns(index, num_m);
         tile.m = place.m;
         tile.n = place.n;
         tile.share = rank;

@@ -4,8 +4,8 @@
 // each column of the band before the next, makes the tiles in flight a block of about band x (in flight / band): their
 // distinct rows of A and of B are then about as few as they can be.
 //
-// Where each cluster computes one tile, its CTAs dividing K, tiles of the same rows of B follow each other, so that what
-// few tokens are past a tile's width find the weight in L2.
+// Where each cluster computes one tile, its CTAs dividing K, all tiles are in flight, and those of the same rows of B
+// follow each other, so that what few tokens are past a tile's width find the weight in L2.
 #pragma once
 
 #include "fp8gemm/common/math.cuh"
@@ -16,6 +16,11 @@ struct TileCoordinate {
     uint32_t m;
     uint32_t n;
 };
+
+/// The tile of an index where the tiles of a column follow each other.
+FP8GEMM_HOST_DEVICE TileCoordinate by_columns(uint32_t index, uint32_t num_m) {
+    return TileCoordinate{index % num_m, index / num_m};
+}
 
 /// The tile of `index` in [0, num_m * num_n), which fits 32 bits. Bands have `band` rows of tiles, or as many as leave
 /// their tiles countable in 32 bits. The last two have about as many as each other: one of few rows would share little.
@@ -49,9 +54,8 @@ struct SplitTile {
 /// What the CTA of an index computes, of ceil(m / block_m) rows of tiles.
 template <class Config>
 FP8GEMM_HOST_DEVICE SplitTile split_tile(uint32_t index, uint32_t m) {
-    const uint32_t num_m = ceil_div(m, Config::kBlockM);
-    const uint32_t cluster = index / Config::kSplitK;
-    return SplitTile{{cluster % num_m, cluster / num_m}, index % Config::kSplitK};
+    const uint32_t num_m = ceil_div(m, Config::kBlockM), cluster = index / Config::kSplitK;
+    return SplitTile{by_columns(cluster, num_m), index % Config::kSplitK};
 }
 
 }  // namespace fp8gemm
