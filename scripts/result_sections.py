@@ -36,12 +36,18 @@ _LINEAR, _LINEAR_PLOT = "bench-linear-h200.json", "docs/plots/bench-linear-h200.
 _GROUPED, _GROUPED_PLOT = "bench-grouped-h200.json", "docs/plots/bench-grouped-h200.png"
 _TRAINING, _TRAINING_PLOT = "training-loss-reference.json", "docs/plots/training-loss.png"
 _DECODER, _DECODER_PLOT = "decoder-h200.json", "docs/plots/decoder-h200.png"
+_GOALS = "scripts/speed_goals.py"
 SECTIONS = {
     "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
     "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
     "calibration": Section(_CALIBRATION, choice.calibration, "scripts/calibrate.py --json"),
-    "random": Section("random-burst-h100.json", choice.random_shapes, "fp8gemm tune --random 100 --results"),
-    "bench_burst": Section("bench-burst-h100.json", speed.bench, _BENCH[1]),
+    "random": Section("random-burst-h100.json", choice.random_shapes, _GOALS),
+    "random_sustained": Section("random-sustained-h100.json", choice.random_shapes, _GOALS),
+    "prefill_burst": Section("prefill-burst-h100.json", speed.bench, _GOALS),
+    "prefill_sustained": Section("prefill-sustained-h100.json", speed.bench, _GOALS),
+    "contiguous_burst": Section("contiguous-burst-h100.json", grouped.grouped, _GOALS),
+    "masked_burst": Section("masked-burst-h100.json", grouped.grouped, _GOALS),
+    "ablations": Section("ablation-h100.json", checks.ablations, "scripts/compare_headers.py --without"),
     "coldstart": Section("coldstart-h200.json", serving.coldstart, "scripts/coldstart.py --json"),
     "warmup": Section("warmup.json", serving.warmup, "scripts/warmup_time.py --json"),
     "sealed": Section("sealed-h200.json", serving.sealed, "tests/gpu/test_sealed.py"),

@@ -135,6 +135,20 @@ def compare_headers(result: Result) -> list[str]:
     return [f"{said} Of these {bits} have the same bits with either headers.", "", *table(heads, rows)]
 
 
+def ablations(result: Result) -> list[str]:
+    """What is left of a kernel's time without one of its parts, by product and regime."""
+    parts = [name for name in result["rows"][0]["us"]["burst"] if name not in ("new", "deepgemm")]
+    rows = []
+    for row in result["rows"]:
+        _, size, label, *_ = row["case"].split()
+        for regime, us in row["us"].items():
+            left = [f"{us[part] / us['new']:.2f}" for part in parts]
+            rows.append([size, label, regime, f"{us['new']:.1f}", *left, f"{us['deepgemm'] / us['new']:.2f}"])
+    heads = ["M x N x K", "tile config", "regime", "µs", *(part.replace("-", " ") for part in parts), "DeepGEMM"]
+    said = source(result, f"NVRTC {result['nvrtc']}", f"commit {result['commit']}")
+    return [f"{said} Times over that of the whole kernel.", "", *table(heads, rows)]
+
+
 def _wrong_of(rows: list[dict[str, Any]]) -> list[str]:
     launches, wrong, seconds = (sum(each[name] for each in rows) for name in ("launches", "wrong", "seconds"))
     return [whole(launches), f"**{whole(wrong)}**" if wrong else "0", duration(seconds)]

@@ -40,7 +40,7 @@ def test_random_shapes_are_judged_without_the_twentieth_that_may_be_slower() -> 
 
 
 def test_every_shape_counts_of_those_that_are_named() -> None:
-    rows, goal = rows_of("bench-burst-h100.json"), goals.GOALS["prefill-burst"]
+    rows, goal = rows_of("prefill-burst-h100.json"), goals.GOALS["prefill-burst"]
     said = "\n".join(goals.judged(goal, rows))
     assert not goals.holds(goal, rows)
     assert "worst 0.999 of 36, at least 1: NOT MET; at 512x2112x7168" in said
@@ -52,7 +52,7 @@ def test_every_shape_counts_of_those_that_are_named() -> None:
 
 
 def test_what_has_no_peer_does_not_hold() -> None:
-    rows, goal = rows_of("bench-burst-h100.json"), goals.GOALS["prefill-burst"]
+    rows, goal = rows_of("prefill-burst-h100.json"), goals.GOALS["prefill-burst"]
     for row in rows:
         row["us"] = {"fp8gemm": 1.0, "tensorwise": 1.0, "deepgemm": 1.2}
     assert goals.holds(goal, rows)
