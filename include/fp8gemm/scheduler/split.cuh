@@ -23,9 +23,8 @@ struct SplitSchedule {
         if (is_given) {
             return false;
         }
-        const TileCoordinate place = by_columns(index, num_m);
-        tile.m = place.m;
-        tile.n = place.n;
+        tile.m = index % num_m;
+        tile.n = index / num_m;
         tile.share = rank;
         is_given = true;
         return true;

@@ -17,11 +17,6 @@ struct TileCoordinate {
     uint32_t n;
 };
 
-/// The tile of an index where the tiles of a column follow each other.
-FP8GEMM_HOST_DEVICE TileCoordinate by_columns(uint32_t index, uint32_t num_m) {
-    return TileCoordinate{index % num_m, index / num_m};
-}
-
 /// The tile of `index` in [0, num_m * num_n), which fits 32 bits. Bands have `band` rows of tiles, or as many as leave
 /// their tiles countable in 32 bits. The last two have about as many as each other: one of few rows would share little.
 FP8GEMM_HOST_DEVICE TileCoordinate banded_raster(uint32_t index, uint32_t num_m, uint32_t num_n, uint32_t band) {
@@ -54,8 +49,9 @@ struct SplitTile {
 /// What the CTA of an index computes, of ceil(m / block_m) rows of tiles.
 template <class Config>
 FP8GEMM_HOST_DEVICE SplitTile split_tile(uint32_t index, uint32_t m) {
-    const uint32_t num_m = ceil_div(m, Config::kBlockM), cluster = index / Config::kSplitK;
-    return SplitTile{by_columns(cluster, num_m), index % Config::kSplitK};
+    const uint32_t num_m = ceil_div(m, Config::kBlockM);
+    const uint32_t cluster = index / Config::kSplitK;
+    return SplitTile{{cluster % num_m, cluster / num_m}, index % Config::kSplitK};
 }
 
 }  // namespace fp8gemm
