@@ -53,6 +53,7 @@ def metadata(request: KernelRequest, options: Sequence[str], result: CompileResu
         "config": {field: _plain(value) for field, value in request.config},
         "family": request.family,
         "header": request.header,
+        "min_ctas": request.min_ctas,
         "nvrtc_version": result.nvrtc_version,
         "options": list(options),
         "resources": asdict(result.resources),

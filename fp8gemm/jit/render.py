@@ -15,6 +15,8 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HEADER = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
+_MOST_CTAS = 32
+"""Of an SM of the architecture."""
 _ARCH = re.compile(r"sm_[0-9]+[a-z]?")
 
 _TEMPLATE = """\
@@ -49,6 +51,8 @@ def render_source(request: KernelRequest) -> str:
     _require("header", request.header, _HEADER)
     _require("family", request.family, _IDENTIFIER)
     _require("arch", request.arch, _ARCH)
+    if type(request.min_ctas) is not int or not 1 <= request.min_ctas <= _MOST_CTAS:
+        raise InputError(f"min_ctas must be an int in [1, {_MOST_CTAS}]; found {request.min_ctas!r} in {request.label}")
     constants: dict[str, str] = {}
     for field, value in request.config:
         _require("config field", field, _FIELD)

@@ -35,7 +35,7 @@ class DenseKernel(SingleKernel):
                 ("n", problem.n),
                 ("k", problem.k),
                 *asdict(config).items(),
-                ("raster_band", raster_band(config, problem.n)),
+                *([("raster_band", raster_band(config, problem.n))] if config.split_k == 1 else []),
                 ("shared_bytes", DenseKernel.shared_bytes(problem, config)),
                 ("scaling", problem.scaling),
                 ("grouping", Grouping.NONE),

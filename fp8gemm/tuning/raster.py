@@ -35,7 +35,8 @@ def raster_band(config: TileConfig, n: int) -> int:
 
 def block_in_flight(band: float, grid_cols: int, clusters: float, grid_rows: float = math.inf) -> tuple[float, float]:
     """Height and width, in cluster tiles, of the block of the grid that so many clusters compute at the same time, on
-    average: it begins and ends inside columns of a band, and may lie in several bands, of about as many rows each."""
+    average: it begins and ends inside columns of a band, and may lie in several bands, which are taken to be equally
+    high."""
     band, others = min(band, grid_rows), clusters - 1.0
     if math.isfinite(grid_rows):
         band = grid_rows / math.ceil(grid_rows / band)

@@ -163,7 +163,8 @@ def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]
     yield OUTPUT, "cluster", "CTAs", "along M (they share B) x along N", f"{config.cluster_m}x{config.cluster_n}"
     yield OUTPUT, "split_k", "CTAs", "of a cluster, that divide K", config.split_k
     yield OUTPUT, "resident_ctas", "", "num_sms in whole clusters", resident
-    band = raster_band(config, problem.n)
+    # Where CTAs divide K each cluster has one tile, and walks nothing.
+    band: Value = raster_band(config, problem.n) if config.split_k == 1 else "none"
     yield OUTPUT, "raster_band", "rows", "of cluster tiles in a band; bands are walked column by column", band
 
 

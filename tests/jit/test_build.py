@@ -155,6 +155,7 @@ def test_the_sidecar_says_what_the_kernel_is_and_nothing_of_when_and_where(
         "header": "fp8gemm/kernels/tiny.cuh",
         "key": artifact.key,
         "label": "tiny-7",
+        "min_ctas": 1,
         "nvrtc_version": artifact.nvrtc_version,
         "options": list(compile_options("sm_90a")),
         "resources": asdict(artifact.resources),

@@ -80,7 +80,12 @@ def kernels() -> Iterator[tuple[KernelRequest, object]]:
 def test_fault_19_each_config_field_counts(request_: KernelRequest, config: object) -> None:
     if config is not None:
         assert {field.name for field in fields(config)} <= {name for name, _ in request_.config}  # type: ignore[arg-type]
-    requests = [request_, replace(request_, family="Other"), replace(request_, arch="sm_90")]
+    requests = [
+        request_,
+        replace(request_, family="Other"),
+        replace(request_, arch="sm_90"),
+        replace(request_, min_ctas=4),
+    ]
     for index, (name, value) in enumerate(request_.config):
         for changed in ((name, another(value)), (name + "_more", value)):
             requests.append(

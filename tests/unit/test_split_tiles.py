@@ -31,7 +31,7 @@ template <unsigned kN_, unsigned kK_, unsigned kBlockM_, unsigned kBlockN_, unsi
 struct Config {
     static constexpr fp8gemm::uint32_t kN = kN_, kK = kK_, kBlockM = kBlockM_, kBlockN = kBlockN_, kBlockK = 128;
     static constexpr fp8gemm::uint32_t kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_, kWarpgroupsK = 1;
-    static constexpr fp8gemm::uint32_t kClusterM = 1, kClusterN = 1, kSplitK = kSplitK_, kRasterBand = 16;
+    static constexpr fp8gemm::uint32_t kClusterM = 1, kClusterN = 1, kSplitK = kSplitK_;
 };
 
 template <class Config>

@@ -4,8 +4,8 @@
 // each column of the band before the next, makes the tiles in flight a block of about band x (in flight / band): their
 // distinct rows of A and of B are then about as few as they can be.
 //
-// Where each cluster computes one tile, its CTAs dividing K, all tiles are in flight, and those of the same rows of B
-// follow each other, so that what few tokens are past a tile's width find the weight in L2.
+// Where each cluster computes one tile, tiles of the same rows of B follow each other, so that what few tokens are past a
+// tile's width find the weight in L2. As a rule all are in flight there.
 #pragma once
 
 #include "fp8gemm/common/math.cuh"
@@ -20,9 +20,10 @@ struct TileCoordinate {
 /// The tile of `index` in [0, num_m * num_n), which fits 32 bits. Bands have `band` rows of tiles, or as many as leave
 /// their tiles countable in 32 bits. The last two have about as many as each other: one of few rows would share little.
 FP8GEMM_HOST_DEVICE TileCoordinate banded_raster(uint32_t index, uint32_t num_m, uint32_t num_n, uint32_t band) {
-    // NOTE: Kernels know both when they are compiled, so that these are constants of theirs.
+    // NOTE: Kernels know `num_n` and `band` when they are compiled, so that these two are constants of theirs.
     const uint32_t band_rows = minimum(band, ~uint32_t{0} / num_n);
     const uint32_t tiles_per_band = band_rows * num_n;
+
     const uint32_t bands = ceil_div(num_m, band_rows);
     const uint32_t before_last_two = bands > 2 ? bands - 2 : 0;
     const uint32_t bands_above = minimum(index / tiles_per_band, before_last_two);
