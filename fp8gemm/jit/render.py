@@ -15,9 +15,9 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HEADER = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
+_ARCH = re.compile(r"sm_[0-9]+[a-z]?")
 _MOST_CTAS = 32
 """Of an SM of the architecture."""
-_ARCH = re.compile(r"sm_[0-9]+[a-z]?")
 
 _TEMPLATE = """\
 // {label}

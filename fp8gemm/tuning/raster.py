@@ -37,7 +37,7 @@ def block_in_flight(band: float, grid_cols: int, clusters: float, grid_rows: flo
     """Height and width, in cluster tiles, of the block of the grid that so many clusters compute at the same time, on
     average: it begins and ends inside columns of a band, and may lie in several bands, which are taken to be equally
     high."""
-    band, others = min(band, grid_rows), clusters - 1.0
+    others = clusters - 1.0
     if math.isfinite(grid_rows):
         band = grid_rows / math.ceil(grid_rows / band)
     return min(band + others / grid_cols, grid_rows, clusters), min(1.0 + others / band, grid_cols)

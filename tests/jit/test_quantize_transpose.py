@@ -16,8 +16,9 @@ pytestmark = pytest.mark.usefixtures("known_kernels")
 
 ROWS, CHUNKS = 8, 4
 """Of a lane: rows of its square, and pieces of 16 bytes of the transpose that it stores."""
-SAVES_AROUND_A_CALL = ("12.4",)
-"""NVRTCs that, with 80 registers, save some around the reciprocal of a subnormal scale, which is hardly ever called."""
+SAVED = {"12.4": (16, 6)}
+"""Bytes a thread, and instructions, with which an NVRTC saves some of 80 registers around the reciprocal of a subnormal
+scale, which is hardly ever called. The others save none."""
 
 
 def test_its_ctas_fit_an_sm_and_every_access_is_wide(tmp_path: Path) -> None:
@@ -36,8 +37,8 @@ def test_its_ctas_fit_an_sm_and_every_access_is_wide(tmp_path: Path) -> None:
         assert len(find(found, r"STG\.E\.64 ")) == ROWS, label
         assert len(find(found, r"STG\.E\.128 ")) == CHUNKS + 2 + 2, "scales of rows, and those of columns"
         assert not find(found, r"LDS(?!\.128)"), label
-        if artifact.nvrtc_version not in SAVES_AROUND_A_CALL:
-            assert uses.stack_bytes == 0 and not find(found, "LDL|STL"), label
+        most_bytes, most = SAVED.get(artifact.nvrtc_version, (0, 0))
+        assert uses.stack_bytes <= most_bytes and len(find(found, "LDL|STL")) <= most, label
 
 
 def test_what_threads_share_is_behind_a_barrier(tmp_path: Path) -> None:

@@ -67,6 +67,12 @@ def test_registers_are_for_as_many_ctas_as_are_asked_for() -> None:
     assert "__launch_bounds__(Kernel::kNumThreads, 3)" in render_source(replace(REQUEST, min_ctas=3))
 
 
+@pytest.mark.parametrize("number", [0, 33, -1, 2.0, True, "3"])
+def test_a_number_of_ctas_that_no_sm_has_is_refused(number: object) -> None:
+    with pytest.raises(InputError, match="min_ctas"):
+        render_source(replace(REQUEST, min_ctas=number))
+
+
 @pytest.mark.parametrize(
     ("field", "name"), [("block_m", "kBlockM"), ("m", "kM"), ("use_tma_2d", "kUseTma2d"), ("stages", "kStages")]
 )
