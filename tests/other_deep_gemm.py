@@ -21,8 +21,10 @@ with open(os.path.join(os.path.dirname(__file__), "imports"), "a") as file:
 from . import _C, mega, utils
 from ._C import get_num_sms, set_num_sms, set_pdl, set_tc_util
 from .utils import *
-def fp8_gemm_nt(*_):
+def fp8_gemm_nt(*_, **__):
     return "theirs"
+def m_grouped_fp8_gemm_nt_masked(*_, **__):
+    return "theirs, masked"
 def fp8_fp4_mqa_logits(q):
     return "theirs", q, _C.values
 def k_grouped_fp8_gemm_tn_contiguous():

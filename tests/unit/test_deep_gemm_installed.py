@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 import fp8gemm.integrations.deep_gemm as ours
 from fp8gemm import settings
@@ -73,15 +74,17 @@ def test_the_other_is_imported_once_when_one_of_its_own_is_asked_for(theirs: Pat
         found = list(pool.map(lambda _: module.fp8_fp4_mqa_logits, range(8)))
     assert len(set(found)) == 1 and found[0]("q")[:2] == ("theirs", "q")
     assert imports(theirs) == ["_other_deep_gemm"] and "later" in dir(module)
-    assert module.later() == "theirs" and module.fp8_gemm_nt is ours.fp8_gemm_nt
+    assert module.later() == "theirs" and module.fp8_gemm_nt.__wrapped__ is ours.fp8_gemm_nt
 
 
 def test_what_the_other_asks_of_deep_gemm_while_it_is_imported_it_gets(theirs: Path) -> None:
     text = "import deep_gemm\nfound = deep_gemm.fp8_gemm_nt, deep_gemm.get_num_sms, hasattr(deep_gemm, 'later')\n"
     (theirs / "mega" / "__init__.py").write_text(text)
     (theirs / "__init__.py").write_text((theirs / "__init__.py").read_text().replace("mega, utils", "utils, mega"))
-    found = ours.install().mega.found
-    assert found == (ours.fp8_gemm_nt, ours.get_num_sms, False) and imports(theirs) == ["_other_deep_gemm"]
+    module = ours.install()
+    assert module.mega.found == (module.fp8_gemm_nt, ours.get_num_sms, False) and imports(theirs) == [
+        "_other_deep_gemm"
+    ]
 
 
 def test_modules_that_only_the_other_has(theirs: Path) -> None:
@@ -106,6 +109,35 @@ def test_what_is_only_refused_here_is_the_others_where_there_is_one(theirs: Path
     assert module.utils.layout.get_mn_major_tma_aligned_packed_ue8m0_tensor(None) == "theirs"
     with pytest.raises(UnsupportedError, match="expected an SM100 GPU"):
         module.utils.transpose_packed_fp4()  # which this one lacks
+
+
+def blocks_of_32() -> tuple[Any, Any, torch.Tensor]:
+    """Operands of a product that SGLang has on SM90, and fp8gemm has not."""
+    codes = torch.zeros(32, 64, dtype=torch.float8_e4m3fn)
+    return (codes, torch.ones(32, 2)), (codes, torch.ones(1, 2)), torch.empty(32, 32, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("imported_before", [False, True])
+def test_a_call_that_is_not_served_here_goes_to_the_other(theirs: Path, imported_before: bool) -> None:
+    holder = imported("deep_gemm") if imported_before else None
+    module = ours.install()
+    for each in filter(None, (module, holder, imported("deep_gemm"))):
+        assert each.fp8_gemm_nt(*blocks_of_32(), recipe=(1, 32, 32)) == "theirs"
+        assert each.m_grouped_fp8_gemm_nt_masked(*[None] * 5, enable_overlap=True) == "theirs, masked"
+        with pytest.raises(UnsupportedError, match=r"^recipe: expected \(1, 128, 128\)"):
+            each.fp8_fp4_gemm_nt(*blocks_of_32(), recipe=(1, 32, 32))  # which this one lacks
+        with pytest.raises(ours.RefusedError, match="b.1.: expected shape"):
+            each.fp8_gemm_nt(*blocks_of_32())  # is no such call
+    ours.uninstall()
+    if holder:
+        assert holder.fp8_gemm_nt() == "theirs"
+
+
+def test_a_call_that_is_served_nowhere_is_refused_as_without_install() -> None:
+    module = ours.install()
+    for each in (module, ours):
+        with pytest.raises(UnsupportedError, match=r"^recipe: expected \(1, 128, 128\)"):
+            each.fp8_gemm_nt(*blocks_of_32(), recipe=(1, 32, 32))
 
 
 def test_both_are_told_what_holds_for_the_process_the_other_when_it_comes(theirs: Path) -> None:
@@ -140,7 +172,7 @@ def test_who_holds_one_that_was_imported_before_finds_our_functions_in_it(theirs
     before, layout = imported("deep_gemm"), imported("deep_gemm.utils.layout")
     module = ours.install()
     assert imported("deep_gemm") is module is not before and imports(theirs) == ["deep_gemm"]
-    assert before.fp8_gemm_nt is ours.fp8_gemm_nt and before.utils is imported("_other_deep_gemm.utils")
+    assert before.fp8_gemm_nt.__wrapped__ is ours.fp8_gemm_nt and before.utils is imported("_other_deep_gemm.utils")
     assert layout.get_mn_major_tma_aligned_tensor is ours.get_mn_major_tma_aligned_tensor
     assert before.k_grouped_fp8_gemm_tn_contiguous() == "theirs" == before.later() == module.later()
     assert module.mega is before.mega is imported("deep_gemm.mega")
@@ -211,7 +243,7 @@ def test_without_another_the_error_says_what_to_install() -> None:
         module.fp8_fp4_mqa_logits  # noqa: B018
     assert isinstance(raised.value, UnsupportedError)
     assert "deep_gemm.fp8_fp4_mqa_logits" in str(raised.value) and "attention logits" in str(raised.value)
-    assert not hasattr(module, "tf32_hc_prenorm_gemm") and module.fp8_gemm_nt is ours.fp8_gemm_nt
+    assert not hasattr(module, "tf32_hc_prenorm_gemm") and module.fp8_gemm_nt.__wrapped__ is ours.fp8_gemm_nt
     with pytest.raises(ImportError, match="deep_gemm.mega: .*install DeepGEMM"):
         imported("deep_gemm.mega")
     with pytest.raises(UnsupportedError, match="k_grouped_fp8_gemm_tn_contiguous: expected an SM100 GPU"):

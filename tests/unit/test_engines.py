@@ -165,9 +165,10 @@ wrapper = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(wrapper)
 assert wrapper.is_deep_gemm_supported() and wrapper._import_deep_gemm() is module
 wrapper._lazy_init()
-assert wrapper._fp8_gemm_nt_impl is ours.fp8_gemm_nt and wrapper._fp8_einsum_impl is ours.fp8_einsum
-assert wrapper._grouped_impl is ours.m_grouped_fp8_gemm_nt_contiguous and ours.get_pdl()
-assert wrapper._grouped_masked_impl is ours.m_grouped_fp8_gemm_nt_masked
+assert wrapper._fp8_gemm_nt_impl.__wrapped__ is ours.fp8_gemm_nt
+assert wrapper._fp8_einsum_impl.__wrapped__ is ours.fp8_einsum and ours.get_pdl()
+assert wrapper._grouped_impl.__wrapped__ is ours.m_grouped_fp8_gemm_nt_contiguous
+assert wrapper._grouped_masked_impl.__wrapped__ is ours.m_grouped_fp8_gemm_nt_masked
 assert wrapper.get_theoretical_mk_alignment_for_contiguous_layout(64, 8) == 128
 with wrapper.mk_alignment_scope(64):
     assert wrapper.get_mk_alignment_for_contiguous_layout() == [64, 64]

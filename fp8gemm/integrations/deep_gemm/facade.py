@@ -9,8 +9,11 @@ from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from inspect import isfunction, signature
 from types import ModuleType
+from typing import Any
 
+from fp8gemm.errors import UnsupportedError
 from fp8gemm.integrations.deep_gemm.beyond import REFUSED
 from fp8gemm.integrations.deep_gemm.other import OURS, ROOTS, SETTERS, AbsentError, Other, of_root
 
@@ -47,7 +50,7 @@ class Facade(ModuleType):
         for name in self.__all__:
             value = getattr(ours, name)
             if name not in REFUSED and not isinstance(value, ModuleType):
-                setattr(self, name, told_to_both(value, other) if name in SETTERS else value)
+                setattr(self, name, _with_other(name, value, other))
         if not tail:
             self.__version__ = vars(ours)["__version__"]
 
@@ -67,6 +70,34 @@ class Facade(ModuleType):
             with suppress(ImportError):  # the other need not have every module
                 names |= set(dir(self._other.module(self._tail)))
         return sorted(names)
+
+
+def _with_other(name: str, value: Any, other: Other) -> Any:
+    """What `Facade` has as ``name`` for this package's ``value``."""
+    if name in SETTERS:
+        return told_to_both(value, other)
+    takes_recipe = isfunction(value) and "recipe" in signature(value).parameters
+    return or_the_others(name, value, other) if takes_recipe else value
+
+
+def or_the_others(name: str, function: Callable[..., object], other: Other) -> Callable[..., object]:
+    """``function``, and for calls that are well formed but not served here what the other has as ``name``.
+
+    SGLang makes such calls on SM90: products of blocks of 32x32, and masked ones that overlap with communication.
+    Where the other has no such function, or there is none, the refusal stands.
+    """
+
+    @wraps(function)
+    def calling(*args: object, **named: object) -> object:
+        try:
+            return function(*args, **named)
+        except UnsupportedError:
+            theirs = other.own(name)
+            if theirs is None:
+                raise
+        return theirs(*args, **named)
+
+    return calling
 
 
 def told_to_both(setter: Callable[[object], None], other: Other) -> Callable[..., None]:

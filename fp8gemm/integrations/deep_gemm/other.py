@@ -10,6 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
+from typing import Any
 
 from fp8gemm.errors import UnsupportedError
 from fp8gemm.integrations.deep_gemm.beyond import PURPOSES
@@ -68,12 +69,14 @@ class Other:
         self._tried = False
         self._told = told
         self._setters: dict[str, Callable[[object], object]] = {}
+        self._kept: dict[str, Any] | None = None
         for root in ROOTS:
             if root in self.adopted:
                 for name, module in self.adopted.items():
                     if _is_within(name, root):
                         sys.modules[_ALIAS + name[len(root) :]] = module
                 self._root, self._name, self._tried = self.adopted[root], root, True
+                self._kept = dict(vars(self._root))  # ours will stand in their places
                 self._tell_all(self._root)
                 return
 
@@ -125,6 +128,13 @@ class Other:
             if error.name != alias:  # it is there, and asks for a package that is not
                 raise
             raise ModuleNotFoundError(self._absent(name), name=name) from None
+
+    def own(self, name: str) -> Callable[..., object] | None:
+        """The package's own function, in whose place ours may stand; None if it has none."""
+        if self._kept is not None:
+            return self._kept.get(name)
+        found: Callable[..., object] | None = getattr(self._load(), name, None)
+        return found
 
     def tell(self, setter: str, value: object) -> None:
         """Call its ``setter``, now if it is loaded, or when it will be; one that has none goes on without."""
