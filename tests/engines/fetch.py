@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.engines import FOLDER, VERSIONS, packages, place
+from tests.engines import FOLDER, VERSIONS, complete, packages, place
 
 HASHES = {
     "vllm": "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
@@ -29,9 +29,9 @@ BUILD = ("setuptools-rust", "setuptools-scm", "setuptools>=77", "packaging")
 
 BESIDE = (
     *("pyzmq", "msgspec", "cachetools", "aiohttp", "cbor2", "requests", "oss-harmony", "openai", "pybase64"),
-    *("uvloop", "py-cpuinfo", "prometheus_client", "blake3", "einops", "setproctitle", "dill"),
+    *("uvloop", "py-cpuinfo", "prometheus_client", "blake3", "einops", "setproctitle", "dill", "orjson", "loguru"),
 )
-ALONE = ("triton==3.9.0",)
+ALONE = ("compressed-tensors==0.18.0", "gguf==0.19.0", "triton==3.9.0")
 """Without what they depend on."""
 
 
@@ -69,20 +69,20 @@ def fetch_vllm(scratch: Path) -> None:
             elif parts == ("PKG-INFO",):  # by which the version of an installed package is found
                 text = archive.extractfile(member).read()  # type: ignore[union-attr]
                 write(target / f"vllm-{version}.dist-info" / "METADATA", text)
-    (target / "complete").touch()
+    complete("vllm").touch()
 
 
 def fetch_sglang(scratch: Path) -> None:
-    """SGLang's Python."""
+    """SGLang's Python, and the CUDA sources that its Python looks for when it is imported."""
     version, into = VERSIONS["sglang"], scratch / "sglang"
     for_one = ("--python-version", "3.11", "--only-binary", ":all:", "--platform", "manylinux_2_34_x86_64")
     pip("download", "--no-deps", *for_one, "--dest", str(into), f"sglang=={version}")
     target = fresh(place("sglang"))
     with zipfile.ZipFile(verified(into, "sglang")) as archive:
         for name in archive.namelist():
-            if name.endswith((".py", ".json", "METADATA")):
+            if name.endswith((".py", ".json", ".cuh", "METADATA")):
                 write(target / name, archive.read(name))
-    (target / "complete").touch()
+    complete("sglang").touch()
 
 
 def fetch_beside() -> None:
@@ -110,7 +110,7 @@ def main() -> None:
         if not (packages() / "triton").is_dir():
             fetch_beside()
         for engine, of_engine in (("vllm", fetch_vllm), ("sglang", fetch_sglang)):
-            if not (place(engine) / "complete").is_file():
+            if not complete(engine).is_file():
                 of_engine(Path(scratch))
     print(f"{', '.join(f'{name} {version}' for name, version in VERSIONS.items())} in {FOLDER}")
 

@@ -1,4 +1,4 @@
-"""vLLM's own layers, and vLLM's own tests, on fp8gemm's reference, where `make engines` has fetched them."""
+"""vLLM's and SGLang's layers, and tests of vLLM's, on fp8gemm's reference, where `make engines` has fetched them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ from tests.engines import place, why_not
 OF_QUANTIZATION = "tests/kernels/quantization/test_block_fp8.py"
 
 
-def run(plugin: str, *words: str) -> dict[str, int]:
+def run(engine: str, plugin: str, *words: str, **changes: str) -> dict[str, int]:
     """How many tests ended how, in a process of their own."""
-    reason = why_not("vllm")
+    reason = why_not(engine)
     if reason:
         pytest.skip(reason)
     # A stand-in for Hopper without a GPU: no test may find one.
-    variables = environment(FP8GEMM_BACKEND="reference", CUDA_VISIBLE_DEVICES="", VLLM_USE_DEEP_GEMM_E8M0="0")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "-p", plugin, *words]
+    variables = environment(FP8GEMM_BACKEND="reference", CUDA_VISIBLE_DEVICES="", **changes)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    command += ["-p", f"tests.engines.{plugin}", *words]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, last = done.stdout.strip().splitlines()
     return {how: int(count) for count, how in re.findall(r"(\d+) (\w+)", last)}
 
 
+def run_in_vllm(plugin: str, *words: str) -> dict[str, int]:
+    return run("vllm", plugin, *words, VLLM_USE_DEEP_GEMM_E8M0="0")
+
+
 def test_vllms_linear_layers_take_our_kernel() -> None:
-    found = run("tests.engines.vllm_on_cpu", "tests/engines/in_vllm.py")
+    found = run_in_vllm("vllm_on_cpu", "tests/engines/in_vllm.py")
     assert found["passed"] == 37 and "skipped" not in found
 
 
@@ -37,5 +42,13 @@ def test_vllms_tests_of_block_fp8_products_pass() -> None:
     """Its products by DeepGEMM of up to 83 rows. The sizes left out are too large for a CPU."""
     chosen = "deep_gemm_matmul and (1- or 7- or 8- or 83-) and 256 and not 4096 and not 13824 and not 7168"
     path = str(place("vllm") / OF_QUANTIZATION)
-    found = run("tests.engines.vllms_tests_on_cpu", "--noconftest", path, "-k", chosen)
+    found = run_in_vllm("vllms_tests_on_cpu", "--noconftest", path, "-k", chosen)
     assert found["passed"] == 12, found
+
+
+@pytest.mark.parametrize("first", ["the plugins", "deep_gemm"])
+def test_sglangs_wrapper_layers_and_experts_are_answered_here(first: str) -> None:
+    """Whichever is imported first: SGLang's main process loads plugins first, its schedulers import all else before."""
+    changes = {"FP8GEMM_ENGINES": "1", "FP8GEMM_TEST_PLUGINS_FIRST": "1" if first == "the plugins" else ""}
+    found = run("sglang", "sglang_on_cpu", "tests/engines/in_sglang.py", **changes)
+    assert found["passed"] == 20 and "skipped" not in found
