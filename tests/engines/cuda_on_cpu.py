@@ -24,6 +24,13 @@ class CudaOnCpu(TorchFunctionMode):
         return function(*map(_there, args), **given)
 
 
+class _Stream:
+    """The only one, into which nothing is captured."""
+
+    def is_capturing(self) -> bool:
+        return False
+
+
 def redirect() -> None:
     """For the rest of the process."""
     torch.set_default_device = lambda _: None  # it has a mode of its own, which would be told "cuda"
@@ -31,4 +38,5 @@ def redirect() -> None:
     torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
     torch.accelerator.synchronize = lambda *_: None  # type: ignore[assignment]
     torch.accelerator.empty_cache = lambda: None
+    torch.accelerator.current_stream = lambda *_: _Stream()
     CudaOnCpu().__enter__()

@@ -1,7 +1,7 @@
 """vLLM's own tests in this process, on a CPU: a plugin of pytest (``-p tests.engines.vllms_tests_on_cpu``).
 
 Beside what `tests.engines.vllm_on_cpu` does, "cuda" is the CPU, Triton's kernels are interpreted, ``import deep_gemm``
-is fp8gemm, and the one operator of vLLM's compiled part that is reached computes what vLLM's tests have as reference.
+is fp8gemm, and operators of vLLM's compiled part that are reached are those of `tests.engines.vllms_compiled`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # to compile vLLM's casts takes longer than all that is computed here
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -23,42 +24,15 @@ from triton.backends import backends  # noqa: E402
 
 backends["nvidia"].driver.is_active = staticmethod(lambda: True)  # vLLM takes Triton for absent without one
 
-from tests.engines import vllm_on_cpu  # noqa: E402
+from tests.engines import triton_on_cpu, vllm_on_cpu, vllms_compiled  # noqa: E402
 from tests.engines.cuda_on_cpu import redirect  # noqa: E402
 
 tests.__path__.append(str(place("vllm") / "tests"))  # which call themselves ``tests`` too
 
 from fp8gemm.integrations.deep_gemm import install  # noqa: E402
 
-_QUANTISE = (
-    "per_token_group_fp8_quant(Tensor x, Tensor(a!) codes, Tensor(b!) scales, int group, float eps, float low, "
-    "float high, bool ue8m0, bool column_major, bool tma_aligned) -> ()"
-)
-
-
-def _quantise(
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    group: int,
-    eps: float,
-    low: float,
-    high: float,
-    ue8m0: bool,
-    column_major: bool,
-    tma_aligned: bool,
-) -> None:
-    """As `native_per_token_group_quant_fp8` of vLLM's tests."""
-    groups = x.float().reshape(*x.shape[:-1], -1, group)
-    found = groups.abs().amax(-1, keepdim=True).clamp(min=eps) / high
-    if ue8m0:
-        found = torch.exp2(torch.ceil(torch.log2(found)))
-    codes.copy_((groups / found).clamp(low, high).to(codes.dtype).view(codes.shape))
-    scales.copy_(found.squeeze(-1))
-
-
-vllm_on_cpu._operators.define(_QUANTISE)
-vllm_on_cpu._operators.impl("per_token_group_fp8_quant", _quantise, "CompositeExplicitAutograd")
+_operators = vllms_compiled.define()
+triton_on_cpu.extend()
 install()
 redirect()
 

@@ -10,8 +10,15 @@ import pytest
 
 from tests.children import ROOT, environment
 from tests.engines import place, why_not
+from tests.thirds import third_of
 
-OF_QUANTIZATION = "tests/kernels/quantization/test_block_fp8.py"
+KERNELS = place("vllm") / "tests" / "kernels"
+OF_EXPERTS = (
+    "test_batched_deepgemm.py::test_batched_deepgemm_vs_triton[2-512-128-256-16]",
+    "test_deepgemm.py::test_deepgemm_vs_triton[32-2-1024-768-128]",
+    "test_deepgemm.py::test_deepgemm_vs_triton[32-6-1024-768-128]",
+)
+"""The smallest of vLLM's tests of its experts for DeepGEMM beside those for Triton. Interpreted, half a minute each."""
 
 
 def run(engine: str, plugin: str, *words: str, **changes: str) -> dict[str, int]:
@@ -38,12 +45,24 @@ def test_vllms_linear_layers_take_our_kernel() -> None:
     assert found["passed"] == 37 and "skipped" not in found
 
 
+def test_vllms_wrapper_and_experts_are_answered_here() -> None:
+    found = run_in_vllm("vllms_tests_on_cpu", "--noconftest", "tests/engines/in_vllm_experts.py")
+    assert found["passed"] == 6 and "skipped" not in found
+
+
 def test_vllms_tests_of_block_fp8_products_pass() -> None:
     """Its products by DeepGEMM of up to 83 rows. The sizes left out are too large for a CPU."""
     chosen = "deep_gemm_matmul and (1- or 7- or 8- or 83-) and 256 and not 4096 and not 13824 and not 7168"
-    path = str(place("vllm") / OF_QUANTIZATION)
+    path = str(KERNELS / "quantization" / "test_block_fp8.py")
     found = run_in_vllm("vllms_tests_on_cpu", "--noconftest", path, "-k", chosen)
     assert found["passed"] == 12, found
+
+
+def test_vllms_tests_of_experts_pass() -> None:
+    of_rows = "test_deepgemm.py::test_deepgemm_moe_permute_initializes_padding_scales"
+    chosen = [of_rows, *third_of(OF_EXPERTS, str)]
+    found = run_in_vllm("vllms_tests_on_cpu", "--noconftest", *(str(KERNELS / "moe" / each) for each in chosen))
+    assert found["passed"] == len(chosen) and "skipped" not in found, found
 
 
 @pytest.mark.parametrize("first", ["the plugins", "deep_gemm"])
