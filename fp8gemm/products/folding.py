@@ -71,7 +71,7 @@ def fold_scales(
 
     Scales that are powers of two are multiplied into the codes. That is exact but for codes that fall among e4m3's
     subnormals, and done if it moves the values of no block by more than 2^-13 of the block's norm: of normally
-    distributed ones, where scales differ by no more than 2^6. Blocks whose codes are all zero or NaN have no say; their
+    distributed ones, where scales differ by no more than 2^5. Blocks whose codes are all zero or NaN have no say; their
     scales need only be finite. Codes of NaN stay where they are.
 
     It waits for the GPU, and is for loading: not for CUDA graphs, nor under torch.compile.
