@@ -19,7 +19,7 @@ def fold_error(result: Result) -> list[str]:
         "",
         *table(heads, [*rows, _row("no powers of two, quantised anew", result["anew"], "no")]),
         "",
-        f"A product that is rounded to bfloat16 moves by {small(result['bfloat16'])}; the gate of float32 ones is 3e-4.",
+        f"Rounding a product to bfloat16 moves it by {small(result['bfloat16'])}; the gate of float32 ones is 3e-4.",
     ]
 
 
