@@ -76,7 +76,8 @@ def of_folded(folded: Folded) -> Tensor:
 
 def blocks_norms(x: Tensor) -> Tensor:
     """Of each 32x32 block."""
-    return x.unflatten(1, (-1, 32)).unflatten(0, (-1, 32)).square().sum(dim=(1, 3)).sqrt()
+    rows, columns = x.shape
+    return x.reshape(rows // 32, 32, columns // 32, 32).square().sum(dim=(1, 3)).sqrt()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

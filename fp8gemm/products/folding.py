@@ -119,7 +119,7 @@ def fold_named(codes: Tensor, scales: Tensor, blocks: Blocks, requantize: bool, 
             f"values moved by at most {MOST_ERROR:.1e} of their norm, got {error:.1e} at "
             f"{_place(worst, recoded.errors, blocks)}, whose scale is 2^{shift} below that one; {_INSTEAD}"
         )
-    return _result(codes, recoded, max(int(common.shifts.max()), 0), blocks, requantized=False)
+    return _result(codes, recoded, int(common.shifts.max()), blocks, requantized=False)
 
 
 _INSTEAD = "requantize=True (of fp8gemm.fold_scales, from_quantized, use_fp8gemm, load_quantized) takes it, and reports"

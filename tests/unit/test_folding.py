@@ -60,6 +60,12 @@ def test_nothing_is_copied_where_scales_are_alike(dtype: torch.dtype) -> None:
     assert torch.equal(folded.scales, torch.full((2, 3), 2.0**-7))
 
 
+def test_codes_that_leave_room_stay_where_scales_are_alike() -> None:
+    codes = torch.full((64, 64), 3.5).to(E4M3)
+    folded = fold_scales(codes, torch.ones(2, 2))
+    assert folded.codes is codes and folded.scales.tolist() == [[1.0]]
+
+
 @pytest.mark.parametrize("most", range(6))
 def test_the_error_is_the_one_there_is(most: int) -> None:
     seed = fresh_seed()
@@ -71,7 +77,7 @@ def test_the_error_is_the_one_there_is(most: int) -> None:
     assert folded.error < 7e-7 * 2.0 ** (1.5 * most) * 1.5, f"seed {seed}"
 
 
-@pytest.mark.parametrize("scale", [2.0**100, 2.0**-126, 2.0**-127, 0.0, 0.3])
+@pytest.mark.parametrize("scale", [2.0**127, 2.0**-126, 2.0**-127, 0.0, 0.3, -2.0])
 @pytest.mark.parametrize("byte", [0, 0x80, 0x7F, 0xFF])
 def test_blocks_of_zeros_or_nan_have_no_say(scale: float, byte: int) -> None:
     codes, scales = weight(128, 128, 2, seed=2)
@@ -81,6 +87,9 @@ def test_blocks_of_zeros_or_nan_have_no_say(scale: float, byte: int) -> None:
     folded = fold_scales(codes, scales)
     assert torch.equal(folded.scales, without.scales)
     assert torch.allclose(folded.codes.float()[32:64, 64:96], codes.float()[32:64, 64:96], 0, 0, equal_nan=True)
+    anew = scales * 1.1
+    anew[1, 2] = scale
+    assert fold_scales(codes, anew, requantize=True).error < 0.07
     nothing = fold_scales(torch.zeros(32, 48).to(E4M3), torch.tensor([[0.0, 2.0**90]]))
     assert nothing.exact and nothing.scales.tolist() == [[1.0]]
 

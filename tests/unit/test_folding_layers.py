@@ -69,6 +69,13 @@ def test_a_state_dict_says_by_its_shapes(n: int, k: int, assign: bool) -> None:
     assert torch.equal(again["up"](rows(5, k)), like(rows(5, k)))
 
 
+def test_one_block_of_either_size_is_not_folded() -> None:
+    codes, _ = weight(32, 16, 0, seed=4)
+    layer = Fp8Linear(16, 32, bias=False)
+    layer.load_state_dict({"weight": codes, "weight_scale_inv": torch.tensor([[0.3]])})
+    assert layer.weight_scale_inv.item() == torch.tensor(0.3)
+
+
 def test_a_state_dict_that_cannot_be_folded_changes_nothing() -> None:
     codes, scales = weight(128, 128, 3, seed=5)
     scales[1, 2] = 0.3

@@ -65,6 +65,16 @@ def test_scales_that_cannot_be_folded(scale: float, message: str) -> None:
         fold_scales(codes, scales)
 
 
+@pytest.mark.parametrize("requantize", [False, True])
+@pytest.mark.parametrize("scale", [torch.nan, torch.inf])
+def test_zeros_times_what_is_not_finite(scale: float, requantize: bool) -> None:
+    codes, scales = weight(64, 64, 1, seed=4)
+    codes[:32, 32:].view(torch.uint8).zero_()
+    scales[0, 1] = scale
+    with pytest.raises(fp8gemm.InputError, match=r"^scales: expected multipliers from 0 to .* at block \(0, 1\)"):
+        fold_scales(codes, scales, requantize=requantize)
+
+
 @pytest.mark.skipif(E8M0 is None, reason="this torch has no float8_e8m0fnu")
 @pytest.mark.parametrize(("byte", "got"), [(0, "5.87"), (255, "nan")])
 def test_bytes_of_e8m0_that_cannot_be_folded(byte: int, got: str) -> None:
