@@ -36,10 +36,9 @@ class Fp8Experts(nn.Module):
 
     Besides its own names, which are those of transformers, a state dict may have the names of FP8 checkpoints:
     ``{i}.gate_proj.weight`` and ``{i}.gate_proj.weight_scale_inv``, ``up_proj``, ``down_proj``, for i the number of an
-    expert in the whole layer. There gate and up become one weight, for which I must be a multiple of the rows of a block:
-    128, or 32 where scales are for 32x32 ones, which are folded. Under either names weights in bfloat16, float16 or
-    float32 without scales are quantised. All experts here must be in one state
-    dict; those of other ranks are passed over.
+    expert in the whole layer. There gate and up become one weight, for which I must be a multiple of a block's rows:
+    128, or 32 where scales are for 32x32, which are folded. Under either names weights in bfloat16, float16 or float32
+    without scales are quantised. All experts here must be in one state dict; those of other ranks are passed over.
 
     Gradients, modes and changes of dtype are as with `fp8gemm.nn.Fp8Linear`.
 
