@@ -74,7 +74,8 @@ def fold_scales(
     distributed ones, where scales differ by no more than 2^5. Blocks whose codes are all zero or NaN have no say; their
     scales need only be finite. Codes of NaN stay where they are.
 
-    It waits for the GPU, and is for loading: not for CUDA graphs, nor under torch.compile.
+    It waits for the GPU, and is for loading: not for CUDA graphs, nor under torch.compile. The formula is in
+    `fp8gemm.reference.folding`, what it costs in docs/numerics.md.
 
     Args:
         codes: (N, K) or (G, N, K) float8_e4m3fn, any sizes and strides. They are not changed.
@@ -122,7 +123,7 @@ def fold_named(codes: Tensor, scales: Tensor, blocks: Blocks, requantize: bool, 
     return _result(codes, recoded, int(common.shifts.max()), blocks, requantized=False)
 
 
-_INSTEAD = "requantize=True (of fp8gemm.fold_scales, from_quantized, use_fp8gemm, load_quantized) takes it, and reports"
+_INSTEAD = "requantize=True takes it: of fp8gemm.fold_scales, from_quantized, use_fp8gemm or load_quantized"
 
 
 def check_blocks(codes: Tensor, scales: Tensor, blocks: Blocks, names: Names) -> None:

@@ -128,25 +128,45 @@ def test_scales_of_other_blocks_than_the_config_says(original, tmp_path):
         load_quantized(tmp_path)
 
 
+def library_layer(k, n):
+    codes, scales = fp8gemm.quantize_weight(torch.randn(n, k), block_size=BLOCK)
+    layer = models.transformers.integrations.finegrained_fp8.FP8Linear(k, n, block_size=BLOCK)
+    layer.weight, layer.weight_scale_inv = torch.nn.Parameter(codes, False), torch.nn.Parameter(scales, False)
+    return layer
+
+
 def test_a_layer_that_is_left_is_not_saved_as_what_it_is_not(original, tmp_path):
     models.write_checkpoint(tmp_path, original, block_size=BLOCK)
     model, _ = load_quantized(tmp_path)
-    layer = models.transformers.integrations.finegrained_fp8.FP8Linear(256, 64, block_size=BLOCK)
-    layer.register_forward_hook(lambda *args: None)
-    model.model.layers[0].mlp.extra = layer
+    with torch.no_grad():
+        folded, left = (library_layer(256, 64) for _ in range(2))
+    left.register_forward_hook(lambda *args: None)
+    model.model.layers[0].mlp.folded, model.model.layers[0].mlp.left = folded, left
     model.config.quantization_config.weight_block_size = BLOCK
     report = use_fp8gemm(model)
     assert [each.reason for each in report.skipped] == ["it has hooks or a forward of its own"]
+    assert [each.name for each in report.converted] == ["model.layers.0.mlp.folded"]
     with pytest.raises(InputError, match="save_pretrained has none .* left with scales of other blocks"):
         model.save_pretrained(tmp_path / "again")
     assert not list((tmp_path / "again").glob("*.safetensors"))
 
 
+class Sharded(torch.Tensor):
+    """What is not all of a weight, as a DTensor is not."""
+
+
+def test_a_layer_whose_weight_ranks_share_is_left() -> None:
+    theirs = models.transformers.integrations.finegrained_fp8.FP8Linear(256, 128, block_size=BLOCK)
+    theirs.weight = torch.nn.Parameter(theirs.weight.detach().as_subclass(Sharded), False)
+    report = use_fp8gemm(torch.nn.ModuleDict({"theirs": theirs}))
+    assert [each.reason for each in report.skipped] == [
+        "its scales are for blocks of (32, 32), and it is sharded (Sharded)"
+    ]
+
+
 def test_a_single_layer_of_the_library() -> None:
-    w = torch.randn(144, 272, generator=torch.Generator().manual_seed(1))
-    codes, scales = fp8gemm.quantize_weight(w, block_size=BLOCK)
-    theirs = models.transformers.integrations.finegrained_fp8.FP8Linear(272, 144, block_size=BLOCK)
-    theirs.weight, theirs.weight_scale_inv = torch.nn.Parameter(codes, False), torch.nn.Parameter(scales, False)
+    theirs = library_layer(272, 144)
+    codes, scales = theirs.weight.detach(), theirs.weight_scale_inv.detach()
     holder = torch.nn.ModuleDict({"theirs": copy.deepcopy(theirs)})
     report = use_fp8gemm(holder)
     x = torch.randn(5, 272, generator=torch.Generator().manual_seed(2))

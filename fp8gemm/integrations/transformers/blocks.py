@@ -50,16 +50,13 @@ def operand_of(module: Any, name: str, requantize: bool) -> Operand:
 
 
 def settle_config(model: nn.Module, left: Iterable[Any]) -> None:
-    """The model's config says 128x128, so that what `save_pretrained` writes is what there is.
+    """The model's config says float32 scales of 128x128 blocks, so that what `save_pretrained` writes is what there is.
 
     Args:
-        model: whose layers were replaced.
-        left: those with FP8 weights that were not. Beside one of other blocks no config describes the model, and
-            `save_pretrained` raises an `InputError`.
+        model: of whose layers some were folded.
+        left: those with FP8 weights that were not replaced. Beside one of other blocks no config describes the model,
+            and `save_pretrained` raises an `InputError`.
     """
-    others = [each for each in _quantizations(model) if _size(each) not in (None, (128, 128))]
-    if not others:
-        return
     remain = [module for module in left if getattr(module, "block_size", (128, 128)) not in ((128, 128), [128, 128])]
     if remain:
         for part in model.modules():
@@ -67,7 +64,7 @@ def settle_config(model: nn.Module, left: Iterable[Any]) -> None:
             if quantizer is not None:
                 quantizer.get_state_dict_and_metadata = _refuse_to_save
         return
-    for each in others:
+    for each in _quantizations(model):
         for name, value in (("weight_block_size", (128, 128)), ("scale_fmt", "float")):
             if isinstance(each, dict):
                 each[name] = value
@@ -93,9 +90,3 @@ def _quantizations(model: nn.Module) -> Iterator[Any]:
                 if quantization is not None:
                     found[id(quantization)] = quantization
     yield from found.values()
-
-
-def _size(quantization: Any) -> tuple[int, ...] | None:
-    size = quantization.get("weight_block_size") if isinstance(quantization, dict) else None
-    size = getattr(quantization, "weight_block_size", size)
-    return None if size is None else tuple(size)

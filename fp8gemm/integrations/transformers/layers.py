@@ -84,7 +84,8 @@ def use_fp8gemm(
     if not (found or any(isinstance(module, Fp8Linear) or experts.are_ours(module) for module in modules.values())):
         raise InputError(_NONE_FOUND)
     _replace(model, replacements)
-    settle_config(model, [module for name, module in found.items() if reasons[name]])
+    if any(layer.fold_error is not None for layer in converted):
+        settle_config(model, [module for name, module in found.items() if reasons[name]])
     skipped = tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason)
     return Conversion(tuple(converted), skipped, before, _model_bytes(model))
 
