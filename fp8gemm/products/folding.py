@@ -99,8 +99,9 @@ def fold_named(codes: Tensor, scales: Tensor, blocks: Blocks, requantize: bool, 
     """`fold_scales`, whose messages begin with one of ``names``."""
     check_blocks(codes, scales, blocks, names)
     if not codes.numel():
-        nothing = torch.ones(codes.shape[0] if codes.dim() == 3 else 1, *blocks.wide.counts(*codes.shape[-2:]))
-        return Folded(codes, _laid_out(nothing.to(codes.device), codes, blocks), 0, 0.0, False)
+        shape = (*codes.shape[:-2], *blocks.wide.counts(*codes.shape[-2:]))
+        nothing = torch.ones(shape, dtype=torch.float32, device=codes.device)
+        return Folded(codes, _laid_out(nothing, codes, blocks), 0, 0.0, False)
     stacked = codes.detach() if codes.dim() == 3 else codes.detach()[None]
     grid = folding.in_grid(scales.detach().float().reshape(stacked.shape[0], *scales.shape[-2:]), blocks)
     largest = folding.largest_codes(stacked, blocks)

@@ -132,6 +132,18 @@ def test_rows_of_activations(m: int) -> None:
         )
 
 
+def test_the_default_dtype_means_nothing() -> None:
+    codes, scales = weight(70, 144, 3, seed=7)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = [fold_scales(codes, s, requantize=True) for s in (scales, scales * 1.1)]
+        found.append(fold_scales(codes[:0], scales[:0]))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {each.scales.dtype for each in found} == {torch.float32} and found[2].scales.shape == (0, 2)
+    assert found[0].error == fold_scales(codes, scales).error
+
+
 @pytest.mark.parametrize("blocks", list(itertools.product((1, 2, 16, 128), (8, 64, 128))), ids=str)
 def test_other_blocks(blocks: tuple[int, int]) -> None:
     draw = torch.Generator().manual_seed(7)
