@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from fp8gemm.jit.headers import include_dir
     from fp8gemm.products.dense import gemm
+    from fp8gemm.products.folding import Folded, fold_scales
     from fp8gemm.products.grouped import gemm_grouped, gemm_k_grouped, gemm_masked
     from fp8gemm.products.plans import Plan, plan
     from fp8gemm.products.quantize import (
@@ -48,6 +49,7 @@ __all__ = [
     "CacheMissError",
     "CompileError",
     "DriverError",
+    "Folded",
     "Fp8GemmError",
     "InputError",
     "Plan",
@@ -56,6 +58,7 @@ __all__ = [
     "Warmup",
     "enumerate_configs",
     "enumerate_grouped_configs",
+    "fold_scales",
     "gemm",
     "gemm_grouped",
     "gemm_k_grouped",
@@ -89,6 +92,7 @@ _NAMES = {
         "UnsupportedDeviceError",
         "UnsupportedError",
     ),
+    "fp8gemm.products.folding": ("Folded", "fold_scales"),
     "fp8gemm.products.grouped": ("gemm_grouped", "gemm_k_grouped", "gemm_masked"),
     "fp8gemm.jit.headers": ("include_dir",),
     "fp8gemm.products.plans": ("Plan", "plan"),

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
+from fp8gemm.quoting import quoted
 from fp8gemm.sizes import SCALE_BLOCK
 
 _ROWS_PER_16_BYTES = 4
@@ -23,6 +25,43 @@ E8M0: torch.dtype | None = getattr(torch, "float8_e8m0fnu", None)
 def widened(scales: Tensor) -> Tensor:
     """Scales of `E8M0` as float32, others as they are."""
     return scales.to(torch.float32) if scales.dtype is E8M0 else scales
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows and columns of a matrix that share one scale: divisors of 128."""
+
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, name: str, size: object) -> Blocks:
+        """From two numbers, as a checkpoint's configuration has them.
+
+        Raises:
+            InputError: ``size`` is anything else; the message begins with ``name``.
+        """
+        if isinstance(size, (tuple, list)) and len(size) == 2:
+            rows, columns = size
+            if all(type(each) is int and 0 < each <= SCALE_BLOCK and SCALE_BLOCK % each == 0 for each in size):
+                return cls(rows, columns)
+        raise InputError(f"{name}: expected two divisors of {SCALE_BLOCK}, as (32, 32), got {quoted(size)}")
+
+    @property
+    def wide(self) -> Blocks:
+        """Those of the kernels that these are parts of: 1x128 of single rows, else 128x128."""
+        return Blocks(1 if self.rows == 1 else SCALE_BLOCK, SCALE_BLOCK)
+
+    def counts(self, rows: int, columns: int) -> tuple[int, int]:
+        """How many cover a matrix; the last may be partial."""
+        return -(-rows // self.rows), -(-columns // self.columns)
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
+
+OF_WEIGHTS = Blocks(SCALE_BLOCK, SCALE_BLOCK)
+"""What kernels multiply by, and layers keep."""
 
 
 def block_count(size: int) -> int:

@@ -41,7 +41,8 @@ API = {
     "Products": ("fp8gemm", ("gemm", "plan", "Plan", "gemm_grouped", "gemm_masked", "gemm_k_grouped", "linear")),
     "Quantisers": (
         "fp8gemm",
-        tuple(name for name in fp8gemm.__all__ if name.startswith("quantize_")) + ("to_mn_major",),
+        tuple(name for name in fp8gemm.__all__ if name.startswith("quantize_"))
+        + ("fold_scales", "Folded", "to_mn_major"),
     ),
     "Layers": ("fp8gemm.nn", None),
     "Routing": ("fp8gemm.routing", None),

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from result_tables import accuracy, checks, choice, grouped, install, linear, model, serving, small_m, speed, training
+from result_tables import (
+    accuracy,
+    checks,
+    choice,
+    folding,
+    grouped,
+    install,
+    linear,
+    model,
+    serving,
+    small_m,
+    speed,
+    training,
+)
 from result_tables.markdown import Result
 from result_tables.parallel import TABLES as PARALLEL
 
@@ -105,6 +118,7 @@ SECTIONS = {
         "scripts/accuracy.py --model --json",
         picture=("Noise of each FP8 layer in dB, and how far each sentence's embedding moves", _MODEL_PLOT),
     ),
+    "fold_error": Section("fold-error.json", folding.fold_error, "scripts/fold_error.py --json"),
     "gates": Section("gates-h200.json", checks.gates, "tests/gpu/test_sweep.py"),
     "mutations": Section("mutations-h200.json", checks.mutations, "the mutation tests"),
     "mutations_summary": Section("mutations-h200.json", checks.mutations_summary, "the mutation tests"),

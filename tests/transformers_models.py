@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fp8gemm.products.quantize import quantize_weight
-from fp8gemm.reference import dequantize_weight
+from fp8gemm.scales import Blocks
+from tests.folding import values
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -64,6 +65,7 @@ def write_checkpoint(
     model: Any,
     *,
     scale_dtype: torch.dtype = torch.float32,
+    block_size: tuple[int, int] = (128, 128),
     keep: Sequence[str] = ("lm_head",),
     edit: Edit | None = None,
     **quantization: Any,
@@ -81,7 +83,7 @@ def write_checkpoint(
     for name, value in load_file(plain / "model.safetensors").items():
         tensors[name] = value
         if is_quantised(name) and not any(part in name for part in keep):
-            tensors[name], scales = quantize_weight(value)
+            tensors[name], scales = quantize_weight(value, block_size=block_size)
             tensors[name.removesuffix(".weight") + SCALE] = scales.to(scale_dtype)
     if edit is not None:
         edit(tensors)
@@ -91,7 +93,7 @@ def write_checkpoint(
         "activation_scheme": "dynamic",
         "fmt": "e4m3",
         "quant_method": "fp8",
-        "weight_block_size": [128, 128],
+        "weight_block_size": list(block_size),
         "modules_to_not_convert": list(keep),
         **quantization,
     }
@@ -99,13 +101,13 @@ def write_checkpoint(
     return tensors
 
 
-def dequantised(model: Any, tensors: dict[str, Tensor]) -> Any:
+def dequantised(model: Any, tensors: dict[str, Tensor], block_size: tuple[int, int] = (128, 128)) -> Any:
     """``model`` in float32 with the weights of a checkpoint of it, multiplied by their scales."""
     result = copy.deepcopy(model).float()
     for name, layer in result.named_modules():
         if isinstance(layer, nn.Linear) and name + SCALE in tensors:
-            weight = dequantize_weight(tensors[f"{name}.weight"], tensors[name + SCALE].float())
-            layer.weight = nn.Parameter(weight)
+            weight = values(tensors[f"{name}.weight"], tensors[name + SCALE].float(), Blocks(*block_size))
+            layer.weight = nn.Parameter(weight.float())
     return result
 
 

@@ -16,7 +16,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn.linear import Fp8Linear
 from fp8gemm.nn.saving import HEAD, describe_when_saved
 from fp8gemm.nn.training import Fp8TrainingLinear
-from fp8gemm.quoting import quoted
+from fp8gemm.quoting import counted, quoted
 from fp8gemm.terminal.progress import over
 from fp8gemm.terminal.screen import PLAIN
 from fp8gemm.terminal.table import Column, Table, fitted
@@ -36,6 +36,8 @@ class ConvertedLayer:
         name: its dotted name, the first of several if the model holds it in several places.
         in_features, out_features: K and N.
         bytes_before, bytes_after: of its parameters.
+        fold_error: where scales were for smaller blocks than 128x128, what folding moved the values by: that of
+            `fp8gemm.Folded`; else None.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ConvertedLayer:
     out_features: int
     bytes_before: int
     bytes_after: int
+    fold_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Conversion:
         rows.append(("whole model", str(len(self.converted)), *totals))
         table = Table(fitted(columns, rows), on=PLAIN)
         lines = [table.header(), *(table.line(*row) for row in rows)]
+        folded = [(layer.fold_error, layer.name) for layer in self.converted if layer.fold_error is not None]
+        if folded:
+            error, name = max(folded)
+            of_worst = f"moves a block by at most {error:.1e} of its norm, in {name}" if error else "is exact"
+            lines.append(f"folded: {counted(len(folded), 'weight')} of smaller blocks than 128x128, which {of_worst}")
         for reason, count in Counter(layer.reason for layer in self.skipped).items():
             names = [layer.name for layer in self.skipped if layer.reason == reason]
             more = f" and {count - _MAX_NAMES} more" if count > _MAX_NAMES else ""

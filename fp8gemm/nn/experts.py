@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype
 from fp8gemm.checks.tensors import check_kept, check_tensor
+from fp8gemm.nn.checkpoint import Stored
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
 from fp8gemm.nn.experts_routed import Weights, of_sorted, of_tokens
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_shaped
@@ -35,9 +36,9 @@ class Fp8Experts(nn.Module):
 
     Besides its own names, which are those of transformers, a state dict may have the names of FP8 checkpoints:
     ``{i}.gate_proj.weight`` and ``{i}.gate_proj.weight_scale_inv``, ``up_proj``, ``down_proj``, for i the number of an
-    expert in the whole layer. There gate and up become one weight, for which I must be a multiple of 128. Under either
-    names weights in bfloat16, float16 or float32 without scales are quantised. All experts here must be in one state
-    dict; those of other ranks are passed over.
+    expert in the whole layer. There gate and up become one weight, for which I must be a multiple of a block's rows:
+    128, or 32 where scales are for 32x32, which are folded. Under either names weights in bfloat16, float16 or float32
+    without scales are quantised. All experts here must be in one state dict; those of other ranks are passed over.
 
     Gradients, modes and changes of dtype are as with `fp8gemm.nn.Fp8Linear`.
 
@@ -112,7 +113,7 @@ class Fp8Experts(nn.Module):
         for name, weight in ((GATE_UP, gate_up_proj), (DOWN, down_proj)):
             check_tensor(name, weight)
             check_dtype(name, weight.dtype, INPUTS)
-        return cls._of((gate_up_proj, None), (down_proj, None), num_experts, first_expert, batch_invariant)
+        return cls._of((gate_up_proj, None), (down_proj, None), Stored(), num_experts, first_expert, batch_invariant)
 
     @classmethod
     def from_quantized(
@@ -122,6 +123,8 @@ class Fp8Experts(nn.Module):
         down_proj: Tensor,
         down_proj_scale_inv: Tensor,
         *,
+        block_size: tuple[int, int] = (128, 128),
+        requantize: bool = False,
         num_experts: int | None = None,
         first_expert: int = 0,
         batch_invariant: bool | None = None,
@@ -133,6 +136,7 @@ class Fp8Experts(nn.Module):
             gate_up_proj_scale_inv: (G, ceil(2I/128), ceil(H/128)) float32, bfloat16 or float8_e8m0fnu, widened exactly.
             down_proj: (G, H, I) float8_e4m3fn.
             down_proj_scale_inv: (G, ceil(H/128), ceil(I/128)), as the others.
+            block_size, requantize: as in `fp8gemm.nn.Fp8Linear.from_quantized`.
             num_experts: of the whole layer, by default G.
             first_expert, batch_invariant: as in the constructor.
 
@@ -140,19 +144,20 @@ class Fp8Experts(nn.Module):
             InputError: a tensor is not as described, or not where ``gate_up_proj`` is.
         """
         weights = (gate_up_proj, gate_up_proj_scale_inv), (down_proj, down_proj_scale_inv)
-        return cls._of(*weights, num_experts, first_expert, batch_invariant)
+        return cls._of(*weights, Stored.of(block_size, requantize), num_experts, first_expert, batch_invariant)
 
     @classmethod
     def _of(
         cls,
         gate_up: tuple[Tensor, Tensor | None],
         down: tuple[Tensor, Tensor | None],
+        stored: Stored,
         num_experts: int | None,
         first_expert: int,
         batch_invariant: bool | None,
     ) -> Fp8Experts:
         shape = ExpertsShape.of(down[0], num_experts, first_expert)
-        merged = checked_weights(gate_up, down, shape)
+        merged = checked_weights(gate_up, down, shape, stored)
         block = cls(**asdict(shape), device="meta", batch_invariant=batch_invariant)
         for name, weight in zip((GATE_UP, DOWN), merged, strict=True):
             setattr(block, name, frozen(weight.codes))

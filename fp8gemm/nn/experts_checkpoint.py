@@ -12,11 +12,11 @@ from torch import Tensor
 from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError
-from fp8gemm.nn.checkpoint import checked_scales, checked_weight
+from fp8gemm.nn.checkpoint import Stored, checked_scales, checked_weight
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, NAMES, SCALES, ExpertsShape
+from fp8gemm.products.folding import Names, check_blocks, fold_named
 from fp8gemm.products.quantize import quantize_weight
-from fp8gemm.scales import block_count
-from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.scales import OF_WEIGHTS, Blocks, block_count
 
 _OF_AN_EXPERT = re.compile(r"(0|[1-9][0-9]*)\.((?:gate|up|down)_proj)\.(weight|weight_scale_inv)")
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -27,6 +27,14 @@ class Quantized(NamedTuple):
 
     codes: Tensor
     scales: Tensor
+
+
+class _Found(NamedTuple):
+    """A projection of one expert: a weight, and its scales with what they are for, None if it is not quantised."""
+
+    weight: Tensor
+    scales: Tensor | None
+    blocks: Blocks | None
 
 
 Make = Callable[[], Quantized]
@@ -51,7 +59,8 @@ def checked_state(
         for name, size in ((GATE_UP, shape.gate_up), (DOWN, shape.down)) if own else ():
             weight, scales = prefix + name, prefix + name + SCALES
             found = _found(state, weight, own[0])
-            state[weight], state[scales] = _fused(weight, found, scales, state.get(scales), size, shape, device)
+            names = Names(weight, scales)
+            state[weight], state[scales] = _fused(names, found, state.get(scales), size, shape, Stored(), device)
         return state
     if own:
         raise InputError(f"{own[0]}: expected it without tensors of single experts, got {next(iter(named))} too")
@@ -65,9 +74,12 @@ def checked_state(
 
 
 def checked_weights(
-    gate_up: tuple[Tensor, Tensor | None], down: tuple[Tensor, Tensor | None], shape: ExpertsShape
+    gate_up: tuple[Tensor, Tensor | None], down: tuple[Tensor, Tensor | None], shape: ExpertsShape, stored: Stored
 ) -> tuple[Quantized, Quantized]:
     """Weights of the experts here, quantised if they have no scales: gate_up and down, where ``gate_up`` is.
+
+    Args:
+        stored: of their scales, where they have some.
 
     Raises:
         InputError: such a block cannot be, or a tensor is not what it takes, or not where ``gate_up`` is.
@@ -88,42 +100,47 @@ def checked_weights(
             )
     shape.check()
     return (
-        _fused(GATE_UP, gate_up[0], GATE_UP + SCALES, gate_up[1], shape.gate_up, shape, device),
-        _fused(DOWN, down[0], DOWN + SCALES, down[1], shape.down, shape, device),
+        _fused(Names(GATE_UP, GATE_UP + SCALES), *gate_up, shape.gate_up, shape, stored, device),
+        _fused(Names(DOWN, DOWN + SCALES), *down, shape.down, shape, stored, device),
     )
 
 
 def _fused(
-    name: str,
+    names: Names,
     weight: Tensor,
-    name_of_scales: str,
     scales: Tensor | None,
     size: tuple[int, int],
     shape: ExpertsShape,
+    stored: Stored,
     device: torch.device,
 ) -> Quantized:
     """The codes and scales of ``weight``, which holds the experts here or all of the layer: themselves, not copies,
     where they need no conversion.
 
     Args:
-        name, name_of_scales: what messages begin with.
+        names: what messages begin with.
         weight: (G, N, K) float8_e4m3fn; or bfloat16, float16 or float32, which is quantised.
-        scales: (G, ceil(N/128), ceil(K/128)) float32, bfloat16 or float8_e8m0fnu; None where ``weight`` is quantised.
+        scales: (G, blocks of N, of K) float32, bfloat16 or float8_e8m0fnu; None where ``weight`` is quantised.
         size: N and K.
         shape: of the block.
+        stored: which blocks.
         device: where to quantise, unless it is "meta".
 
     Raises:
         InputError: a tensor is not as described.
     """
-    weight = _local(name, weight, size, shape)
+    weight = _local(names.codes, weight, size, shape)
     if scales is None and weight.dtype in INPUTS:
         return _merged([_quantizing([each], device) for each in weight], size)
-    checked_weight(f"{name}[0]", _first(weight), *size)
+    checked_weight(f"{names.codes}[0]", _first(weight), *size)
     if scales is None:
-        raise InputError(f"{name_of_scales}: expected it beside {name}, got none")
-    scales = _local(name_of_scales, scales, (block_count(size[0]), block_count(size[1])), shape)
-    checked_scales(f"{name_of_scales}[0]", _first(scales), *size)
+        raise InputError(f"{names.scales}: expected it beside {names.codes}, got none")
+    blocks = stored.blocks_of(scales, *size)
+    scales = _local(names.scales, scales, blocks.counts(*size), shape)
+    if blocks != OF_WEIGHTS:
+        folded = fold_named(weight.detach().contiguous(), scales, blocks, stored.requantize, names)
+        return Quantized(folded.codes, folded.scales)
+    checked_scales(f"{names.scales}[0]", _first(scales), *size)
     return Quantized(weight.detach().contiguous(), scales.detach().to(torch.float32).contiguous())
 
 
@@ -161,35 +178,41 @@ def _check_expert(
     for projection in _PROJECTIONS:
         name = f"{prefix}{expert}.{projection}.weight"
         found[projection] = _check_weight(tensors, name, *sizes[projection])
-    (gate, of_gate), (up, of_up), (down, of_down) = (found[projection] for projection in _PROJECTIONS)
-    make_down = _quantizing([down], device) if of_down is None else _joining([down], [of_down])
-    if of_gate is None and of_up is None:
-        return _quantizing([gate, up], device), make_down
-    if of_gate is None or of_up is None:
+    gate, up, down = (found[projection] for projection in _PROJECTIONS)
+    names = {projection: f"{prefix}{expert}.{projection}.weight" for projection in _PROJECTIONS}
+    make_down = _joining({names["down_proj"]: down}, device)
+    if gate.blocks != up.blocks:
         raise InputError(
-            f"{prefix}{expert}.gate_proj.weight: expected the dtype of {prefix}{expert}.up_proj.weight, {up.dtype}, as "
-            f"the two become one weight, got {gate.dtype}"
+            f"{names['gate_proj']}: expected the dtype of {names['up_proj']}, {_kind(up)}, as the two become one "
+            f"weight, got {_kind(gate)}"
         )
-    if n % SCALE_BLOCK:
+    if gate.blocks is not None and n % gate.blocks.rows:
         raise InputError(
-            f"{prefix}{expert}.gate_proj.weight_scale_inv: expected an intermediate_size that is a multiple "
-            f"of {SCALE_BLOCK}, because quantised gate and up projections become one weight and would share a block, "
-            f"got {n}"
+            f"{names['gate_proj']}{SCALES}: expected an intermediate_size that is a multiple of {gate.blocks.rows}, "
+            f"because quantised gate and up projections become one weight and would share a block, got {n}"
         )
-    return _joining([gate, up], [of_gate, of_up]), make_down
+    return _joining({names["gate_proj"]: gate, names["up_proj"]: up}, device), make_down
 
 
-def _check_weight(tensors: Mapping[str, Tensor], name: str, n: int, k: int) -> tuple[Tensor, Tensor | None]:
-    """A weight and its scales, or None if it is not quantised."""
+def _kind(found: _Found) -> str:
+    return str(found.weight.dtype) if found.blocks is None else f"{found.weight.dtype} of {found.blocks}"
+
+
+def _check_weight(tensors: Mapping[str, Tensor], name: str, n: int, k: int) -> _Found:
+    """A weight and its scales, if it is quantised."""
     weight, scales = _found(tensors, name, "the other experts' tensors"), tensors.get(name + SCALES)
     if scales is None and weight.dtype in INPUTS:
         if tuple(weight.shape) != (n, k):
             raise InputError(f"{name}: expected shape {(n, k)} = (N, K), got {tuple(weight.shape)}")
-        return weight.detach(), None
+        return _Found(weight.detach(), None, None)
     weight = checked_weight(name, weight, n, k)
     if scales is None:
         raise InputError(f"{name + SCALES}: expected it beside {name}, got a state dict without it")
-    return weight, checked_scales(name + SCALES, scales, n, k)
+    blocks = Stored().blocks_of(scales, n, k)
+    if blocks == OF_WEIGHTS:
+        return _Found(weight, checked_scales(name + SCALES, scales, n, k), blocks)
+    check_blocks(weight, scales, blocks, Names(name, name + SCALES))
+    return _Found(weight, scales.detach().float(), blocks)
 
 
 def _found(tensors: Mapping[str, Tensor], name: str, beside: str) -> Tensor:
@@ -226,8 +249,22 @@ def _quantizing(parts: Sequence[Tensor], device: torch.device) -> Make:
     return make
 
 
-def _joining(parts: Sequence[Tensor], scales: Sequence[Tensor]) -> Make:
-    """Joins codes, as bytes, because not every device joins FP8, and their scales."""
-    return lambda: Quantized(
-        torch.cat([part.view(torch.uint8) for part in parts]).view(torch.float8_e4m3fn), torch.cat(list(scales))
-    )
+def _joining(parts: Mapping[str, _Found], device: torch.device) -> Make:
+    """Joins weights of one kind, by their names: codes, as bytes, because not every device joins FP8, and their scales,
+    which are folded if they are for smaller blocks; or weights that are quantised on ``device``."""
+    weights = [part.weight for part in parts.values()]
+    scales = [part.scales for part in parts.values() if part.scales is not None]
+    (blocks,) = {part.blocks for part in parts.values()}
+    if blocks is None:
+        return _quantizing(weights, device)
+    names = Names(" and ".join(parts), " and ".join(name + SCALES for name in parts))
+
+    def make() -> Quantized:
+        codes = torch.cat([part.view(torch.uint8) for part in weights]).view(torch.float8_e4m3fn)
+        joined = Quantized(codes, torch.cat(scales))
+        if blocks == OF_WEIGHTS:
+            return joined
+        folded = fold_named(*joined, blocks, False, names)
+        return Quantized(folded.codes, folded.scales)
+
+    return make

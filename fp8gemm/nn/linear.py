@@ -16,14 +16,15 @@ from fp8gemm.nn.checkpoint import (
     BIAS,
     SCALES,
     WEIGHT,
+    Stored,
     bias_dtype,
     checked_bias,
-    checked_scales,
+    checked_operands,
     checked_state,
-    checked_weight,
 )
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.dense import gemm
+from fp8gemm.products.folding import Names
 from fp8gemm.products.linear import LinearPlan, traced_linear
 from fp8gemm.products.operands import uses_reference
 from fp8gemm.products.plans import MAX_PLANNED_M
@@ -122,6 +123,8 @@ class Fp8Linear(nn.Module):
         weight_scale_inv: Tensor,
         bias: Tensor | None = None,
         *,
+        block_size: tuple[int, int] = (128, 128),
+        requantize: bool = False,
         dtype: torch.dtype | str = torch.bfloat16,
         max_m: int = 16384,
         batch_invariant: bool | None = None,
@@ -132,26 +135,28 @@ class Fp8Linear(nn.Module):
             weight: (N, K) float8_e4m3fn.
             weight_scale_inv: (ceil(N/128), ceil(K/128)) float32, bfloat16 or float8_e8m0fnu, widened exactly.
             bias: (N,) bfloat16, float16 or float32, or None.
+            block_size, requantize: of scales for other blocks, (32, 32) say, as in `fp8gemm.fold_scales`, which makes
+                new ones and, where it must, new codes of them.
             dtype: that of the activations to come, as in the constructor; a ``bias`` keeps its own.
             max_m, batch_invariant: as in the constructor.
 
         Raises:
-            InputError: a tensor is not as described, or not where ``weight`` is.
+            InputError: a tensor is not as described, not where ``weight`` is, or its scales cannot be folded.
         """
+        stored = Stored.of(block_size, requantize)
         for name, tensor in ((WEIGHT, weight), (SCALES, weight_scale_inv), (BIAS, bias)):
             if name != BIAS or tensor is not None:
                 check_tensor(name, tensor)
         if weight.dim() != 2:
             raise InputError(f"weight: expected shape (N, K), got {tuple(weight.shape)}")
         n, k = weight.shape
-        weight = checked_weight(WEIGHT, weight, n, k)
         for name, tensor in ((SCALES, weight_scale_inv), (BIAS, bias)):
             if tensor is not None and tensor.device != weight.device:
                 raise InputError(f"{name}: expected the device of weight, {weight.device}, got {tensor.device}")
         options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
+        weight, scales = checked_operands(Names(WEIGHT, SCALES), weight, weight_scale_inv, n, k, stored)
         layer = cls(k, n, bias is not None, device="meta", dtype=dtype, **options)
-        layer.weight = frozen(weight)
-        layer.weight_scale_inv = frozen(checked_scales(SCALES, weight_scale_inv, n, k))
+        layer.weight, layer.weight_scale_inv = frozen(weight), frozen(scales)
         if bias is not None:
             layer.bias = frozen(checked_bias(BIAS, bias, n))
         layer._prepare()

@@ -29,7 +29,7 @@ from fp8gemm.products.quantizers import (
     quantize_rows,
 )
 from fp8gemm.products.watched import goes_to_operator
-from fp8gemm.scales import empty_mn_major_groups, to_mn_major
+from fp8gemm.scales import OF_WEIGHTS, Blocks, empty_mn_major_groups, to_mn_major
 
 __all__ = [
     "ScaleLayout",
@@ -77,19 +77,25 @@ def quantize_activation(
     return codes, scales if scale_layout == "mn_major" else scales.contiguous()
 
 
-def quantize_weight(w: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_weight(w: Tensor, *, block_size: tuple[int, int] = (128, 128)) -> tuple[Tensor, Tensor]:
     """Quantise a weight with one scale per 128x128 block; blocks at the edges are partial.
 
     Args:
         w: (N, K) bfloat16, float16 or float32, K contiguous (rows may be any pitch apart), K a multiple of 16.
+        block_size: rows and columns that share one scale. Others than (128, 128) are divisors of 128, (32, 32) say,
+            with scales that are powers of two, as checkpoints of such blocks have them and `fp8gemm.fold_scales` and
+            layers take them. These are made in plain PyTorch, on the device where ``w`` is.
 
     Returns:
-        `wq`, (N, K) float8_e4m3fn, contiguous; and `scales`, (ceil(N/128), ceil(K/128)) float32 multipliers,
-        contiguous. Neither requires a gradient.
+        `wq`, (N, K) float8_e4m3fn, contiguous; and `scales`, (ceil(N/128), ceil(K/128)) float32 multipliers, or as many
+        as there are other blocks, contiguous. Neither requires a gradient.
 
     Raises:
-        InputError: a dtype, shape or stride other than these.
+        InputError: a dtype, shape, stride or block size other than these.
     """
+    if block_size != (128, 128) and (blocks := Blocks.of("block_size", block_size)) != OF_WEIGHTS:
+        check_matrix("w", w, shape="(N, K)")
+        return reference.quantize_small_blocks(w, blocks)
     if goes_to_operator("w", w):
         traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_weight(w)
         return traced

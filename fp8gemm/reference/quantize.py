@@ -21,7 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp8gemm.scales import whole_blocks
+from fp8gemm.scales import Blocks, whole_blocks
 from fp8gemm.sizes import SCALE_BLOCK
 
 _E4M3_MAX = 448.0
@@ -59,6 +59,28 @@ def keep_rows(x: Tensor, counts: Tensor) -> Tensor:
 def quantize_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
     """One scale per 128x128 block of (N, K); codes (N, K), multipliers (ceil(N/128), ceil(K/128)), both contiguous."""
     return _quantize(w, rows_per_scale=SCALE_BLOCK)
+
+
+@torch.no_grad()
+def quantize_small_blocks(w: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """One scale per block of (N, K): the least power of two, from 2^-126 on, that leaves no code past 448, and 1 for
+    zeros. Codes (N, K), multipliers (ceil(N/rows), ceil(K/columns)) float32, contiguous. NaN and Inf are as above."""
+    n, k = w.shape
+    values = whole_blocks(w.to(torch.float32), blocks.rows, blocks.columns)
+    tiles = values.unflatten(1, (-1, blocks.columns)).unflatten(0, (-1, blocks.rows))
+    amax = tiles.abs().amax(dim=(1, 3))
+    mantissa, exponent = torch.frexp(amax)
+    exponent = exponent - 9 + (mantissa > 0.875).int()  # 448 is 0.875 * 2^9
+    scales = powers_of_two(exponent.clamp(min=-126)).where(amax > 0, 1.0)
+    scales = scales.where(amax.isfinite(), amax)
+    codes = (tiles / scales[:, None, :, None]).to(torch.float8_e4m3fn)
+    packed = torch.empty((n, k), dtype=codes.dtype, device=w.device)
+    return packed.copy_(codes.flatten(2).flatten(0, 1)[:n, :k]), scales
+
+
+def powers_of_two(exponents: Tensor) -> Tensor:
+    """2^exponents in float32, -126 to 127, by its bits: an exponential need not be exact."""
+    return ((exponents + 127) << 23).to(torch.int32).view(torch.float32)
 
 
 @torch.no_grad()

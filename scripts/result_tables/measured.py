@@ -30,6 +30,7 @@ SHOWS = {
     "cache-faults-h200.json": ("faults of cache and compiler", "serving.md#faults-of-the-cache-and-the-compiler"),
     "accuracy-h200.json": ("what FP8 costs a product", "numerics.md#is-fp8-good-enough"),
     "model-accuracy-h200.json": ("what FP8 costs a trained network", "numerics.md#a-real-network"),
+    "fold-error.json": ("what folding scales of 32x32 blocks costs", "numerics.md#blocks-of-32x32"),
     "gates-h200.json": ("500 random products", "numerics.md#500-random-products"),
     "stress-h200.json": ("100 000 launches", "numerics.md#105-launches"),
     "faults-h200.json": ("faults that must not hurt", "numerics.md#faults-that-must-not-hurt"),

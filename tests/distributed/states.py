@@ -25,6 +25,7 @@ from tests.calls import same_bits
 from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, fsdp_of_several_dtypes, inputs, mlp
 from tests.distributed.world import Check, Rank
 from tests.experts import relative_error
+from tests.folding import weight
 
 
 def divided(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -71,6 +72,22 @@ def whole_tensors_are_loaded_by_each_rank_its_own(world: Rank) -> None:
         same_values(model, mlp())
         assert relative_error(model(x), right(x)) < SENT
         assert model.up.weight.to_local().untyped_storage().nbytes() == model.up.weight.to_local().nbytes
+
+
+def scales_of_32x32_blocks_are_folded_before_they_are_divided(world: Rank) -> None:
+    right, state = mlp(), {}
+    for number, (name, layer) in enumerate(right.named_children()):
+        state[f"{name}.weight"], state[f"{name}.weight_scale_inv"] = weight(*layer.weight.shape, 3, seed=number)
+        if layer.bias is not None:
+            state[f"{name}.bias"] = layer.bias.detach().clone()
+    right.load_state_dict(state)
+    model = divided(mlp(), world.mesh())
+    model.load_state_dict(state)
+    assert isinstance(model, Mlp)
+    same_values(model, right)
+    parts = {name: DTensor.from_local(each, world.mesh(), run_check=False) for name, each in state.items()}
+    with pytest.raises(InputError, match=r"weight: expected a tensor with all its values here, .* got DTensor"):
+        divided(mlp(), world.mesh()).load_state_dict(parts)
 
 
 def nothing_of_the_whole_is_kept_or_written(world: Rank) -> None:
@@ -169,6 +186,7 @@ def a_rank_that_dies_is_an_error(world: Rank) -> None:
 CHECKS: tuple[Check, ...] = (
     layers_move_and_keep_their_values,
     whole_tensors_are_loaded_by_each_rank_its_own,
+    scales_of_32x32_blocks_are_folded_before_they_are_divided,
     nothing_of_the_whole_is_kept_or_written,
     copies_are_layers_of_their_own,
     whole_layers_are_sharded_by_fsdp,

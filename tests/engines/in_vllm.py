@@ -11,7 +11,12 @@ import torch
 import vllm.config
 import vllm.envs as envs
 from vllm.model_executor.kernels.linear import DeepGemmFp8BlockScaledMMKernel
-from vllm.model_executor.layers.linear import ColumnParallelLinear, QKVParallelLinear, ReplicatedLinear
+from vllm.model_executor.layers.linear import (
+    ColumnParallelLinear,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    ReplicatedLinear,
+)
 from vllm.model_executor.layers.quantization.fp8 import Fp8Config
 from vllm.platforms.interface import DeviceCapability
 
@@ -24,6 +29,8 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.bench import engine, peers
 from fp8gemm.tuning.problem import packed_problem
 from fp8gemm.tuning.select import select_config
+from tests import folding
+from tests.cases import SCALE_DTYPES
 from tests.engines.vllm_on_cpu import HopperOnCpu, configured
 
 CHECKPOINT = {"is_checkpoint_fp8_serialized": True, "activation_scheme": "dynamic"}
@@ -53,10 +60,10 @@ def filled(layer: Any, seed: int = 0) -> torch.Tensor:
     return weight
 
 
-def layer_of(n: int, k: int, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
+def layer_of(n: int, k: int, dtype: torch.dtype = torch.bfloat16, block: int = 128, **options: Any) -> Any:
     torch.set_default_dtype(dtype)  # as vLLM does while it makes a model
     try:
-        return ReplicatedLinear(k, n, params_dtype=dtype, quant_config=of_block(128, 128), prefix="p", **options)
+        return ReplicatedLinear(k, n, params_dtype=dtype, quant_config=of_block(block, block), prefix="p", **options)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -148,6 +155,35 @@ def test_scales_of_powers_of_two_are_widened() -> None:
     assert layer.weight_scale_inv.dtype is torch.float32 and torch.equal(layer.weight_scale_inv, scales)
     x = torch.randn(5, 256, dtype=torch.bfloat16)
     assert fp8gemm.integrations.deep_gemm.calc_diff(layer(x)[0].float(), x.float() @ weight.T) < 2e-3
+
+
+@pytest.mark.parametrize("dtype", SCALE_DTYPES, ids=str)
+def test_scales_of_32x32_blocks_are_folded_once(dtype: torch.dtype) -> None:
+    from vllm.model_executor.layers.quantization.utils.quant_utils import get_and_maybe_dequant_weights
+
+    config = of_block(32, 32)
+    config.is_scale_e8m0 = dtype.itemsize == 1
+    torch.set_default_dtype(torch.bfloat16)
+    layer = MergedColumnParallelLinear(272, [96, 160], bias=False, quant_config=config, prefix="p")
+    torch.set_default_dtype(torch.float32)
+    assert kernel_of(layer) == ours.KERNEL and layer.weight_scale_inv.shape == (8, 9)
+    codes, scales = folding.weight(256, 272, 4, seed=1)
+    layer.weight.data.copy_(codes)
+    layer.weight_scale_inv.data = scales.to(dtype)
+    layer.quant_method.process_weights_after_loading(layer)
+    like = fp8gemm.nn.Fp8Linear.from_quantized(codes, scales, block_size=(32, 32))
+    assert torch.equal(layer.weight_scale_inv, like.weight_scale_inv) and layer.weight_scale_inv.shape == (2, 3)
+    x = torch.randn(5, 272, dtype=torch.bfloat16)
+    assert torch.equal(layer(x)[0], like(x))
+    found = get_and_maybe_dequant_weights(layer, torch.float32)
+    exact = folding.values(codes, scales, folding.SMALL)
+    assert (found.double() - exact).norm() < 2e-5 * exact.norm()
+    scales[1, 1] = 0.3
+    layer = layer_of(256, 272, block=32, bias=False)
+    layer.weight.data.copy_(codes)
+    layer.weight_scale_inv.data = scales
+    with pytest.raises(fp8gemm.InputError, match=r"^weight_scale_inv: expected positive powers .* block \(1, 1\)"):
+        layer.quant_method.process_weights_after_loading(layer)
 
 
 def test_batch_invariant(monkeypatch: pytest.MonkeyPatch) -> None:

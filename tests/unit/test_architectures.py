@@ -50,6 +50,13 @@ def by_name(config: Mapping[str, Any], **options: Any) -> dict[str, tuple[int, i
     return {linear.name: (linear.n, linear.k) for linear in linears}
 
 
+def test_blocks_of_scales_change_no_kernel() -> None:
+    """Scales of 32x32 are folded when a model is loaded, and its products are those of 128x128."""
+    quantization = {"quant_method": "fp8", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"}
+    for config in (LLAMA_70B, read_config(DEEPSEEK_V3)):
+        assert linears_of_config({**config, "quantization_config": quantization}) == linears_of_config(config)
+
+
 def test_deepseek_v3() -> None:
     config = read_config(DEEPSEEK_V3)
     assert by_name(config) == {

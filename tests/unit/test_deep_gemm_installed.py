@@ -112,8 +112,8 @@ def test_what_is_only_refused_here_is_the_others_where_there_is_one(theirs: Path
 
 
 def blocks_of_32() -> tuple[Any, Any, torch.Tensor]:
-    """Operands of a product that SGLang has on SM90, and fp8gemm has not."""
-    codes = torch.zeros(32, 64, dtype=torch.float8_e4m3fn)
+    """Operands of a product that SGLang has on SM90, and fp8gemm once they are folded."""
+    codes = torch.ones(32, 64).to(torch.float8_e4m3fn)
     return (codes, torch.ones(32, 2)), (codes, torch.ones(1, 2)), torch.empty(32, 32, dtype=torch.bfloat16)
 
 
@@ -124,8 +124,12 @@ def test_a_call_that_is_not_served_here_goes_to_the_other(theirs: Path, imported
     for each in filter(None, (module, holder, imported("deep_gemm"))):
         assert each.fp8_gemm_nt(*blocks_of_32(), recipe=(1, 32, 32)) == "theirs"
         assert each.m_grouped_fp8_gemm_nt_masked(*[None] * 5, enable_overlap=True) == "theirs, masked"
+        assert each.fp8_gemm_nt(*blocks_of_32(), recipe=(1, 64, 64)) == "theirs"
         with pytest.raises(UnsupportedError, match=r"^recipe: expected \(1, 128, 128\)"):
-            each.fp8_fp4_gemm_nt(*blocks_of_32(), recipe=(1, 32, 32))  # which this one lacks
+            each.fp8_fp4_gemm_nt(*blocks_of_32(), recipe=(1, 64, 64))  # which this one lacks
+        operands = blocks_of_32()
+        each.fp8_fp4_gemm_nt(*operands, recipe=(1, 32, 32))
+        assert bool((operands[2] == 64).all())
         with pytest.raises(ours.RefusedError, match="b.1.: expected shape"):
             each.fp8_gemm_nt(*blocks_of_32())  # is no such call
     ours.uninstall()
@@ -137,7 +141,7 @@ def test_a_call_that_is_served_nowhere_is_refused_as_without_install() -> None:
     module = ours.install()
     for each in (module, ours):
         with pytest.raises(UnsupportedError, match=r"^recipe: expected \(1, 128, 128\)"):
-            each.fp8_gemm_nt(*blocks_of_32(), recipe=(1, 32, 32))
+            each.fp8_gemm_nt(*blocks_of_32(), recipe=(1, 64, 64))
 
 
 def test_both_are_told_what_holds_for_the_process_the_other_when_it_comes(theirs: Path) -> None:

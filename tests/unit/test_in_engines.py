@@ -42,7 +42,7 @@ def run_in_vllm(plugin: str, *words: str) -> dict[str, int]:
 
 def test_vllms_linear_layers_take_our_kernel() -> None:
     found = run_in_vllm("vllm_on_cpu", "tests/engines/in_vllm.py")
-    assert found["passed"] == 37 and "skipped" not in found
+    assert found["passed"] == 40 and "skipped" not in found
 
 
 def test_vllms_wrapper_and_experts_are_answered_here() -> None:

@@ -214,7 +214,7 @@ def offloaded():
 
 
 LEFT = {
-    "blocks": (lambda: layer(block_size=(64, 64)), r"blocks of \(64, 64\)"),
+    "blocks": (lambda: layer(block_size=(48, 48)), r"blocks of \(48, 48\), of which \(128, 128\) cannot"),
     "per tensor": (lambda: layer(block_size=None), "blocks of None"),
     "static": (lambda: layer(activation_scheme="static"), "activation scales are static"),
     "K": (lambda: layer(k=264), "K is not a multiple of 16"),

@@ -116,9 +116,9 @@ def test_static_activation_scales_that_are_there(original, tmp_path):
     ("changes", "error", "message"),
     [
         (
-            {"weight_block_size": [64, 128]},
+            {"weight_block_size": [96, 128]},
             UnsupportedError,
-            r"expected weight_block_size \[128, 128\], got \[64, 128\]",
+            r"expected weight_block_size \[128, 128\], or divisors of 128, as \[32, 32\], got \[96, 128\]",
         ),
         ({"weight_block_size": None}, UnsupportedError, "got None"),
         ({"quant_method": "gptq"}, InputError, "expected quant_method \"fp8\", got 'gptq'"),

@@ -65,7 +65,7 @@ EXPERTS_LEFT = {
     "gate": (lambda block: setattr(block, "has_gate", False), "not gated by SiLU"),
     "activation": (lambda block: setattr(block, "act_fn", nn.GELU()), "not gated by SiLU"),
     "limit": (lambda block: setattr(block, "limit", 7.0), "gate is limited"),
-    "blocks": (lambda block: setattr(block, "block_size", (64, 64)), r"blocks of \(64, 64\)"),
+    "blocks": (lambda block: setattr(block, "block_size", (48, 48)), r"blocks of \(48, 48\)"),
     "static": (lambda block: setattr(block, "activation_scheme", "static"), "activation scales are static"),
     "mega": (lambda block: setattr(block.config, "_experts_implementation", "deepgemm_megamoe"), "laid out"),
     "rows": (lambda block: cut(block, 64), "experts have 64 rows"),

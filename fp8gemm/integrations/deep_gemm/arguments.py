@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fp8gemm.checks.tensors import check_tensor
 from fp8gemm.errors import InputError, UnsupportedError
+from fp8gemm.products.folding import Names, fold_named
 from fp8gemm.quoting import quoted
-from fp8gemm.scales import block_count, widened
+from fp8gemm.scales import Blocks, block_count, widened
 from fp8gemm.sizes import SCALE_BLOCK
 
 Pair = tuple[Tensor, Tensor]
@@ -26,7 +27,10 @@ OperandRecipe = tuple[int, int]
 
 FOR_SM100 = "DeepGEMM has it for SM100 alone"
 
-_BLOCKS, _ROWS = (SCALE_BLOCK, SCALE_BLOCK), (1, SCALE_BLOCK)
+_BLOCKS, ROWS = (SCALE_BLOCK, SCALE_BLOCK), (1, SCALE_BLOCK)
+_OF_KERNELS = ((ROWS, _BLOCKS), (ROWS, ROWS))
+FOLDED = (1, 32), (32, 32)
+"""A recipe of DeepGEMM's for SM100, of operands that can be made ones of kernels here."""
 _NAMES = {"a": "a[0]", "scales_a": "a[1]", "b": "b[0]", "scales_b": "b[1]", "out": "d"}
 _NAMES |= {"indices": "grouped_layout", "offsets": "grouped_layout", "counts": "masked_m"}
 
@@ -126,29 +130,66 @@ def scaled_by_rows(recipe: Recipe | None, recipe_a: OperandRecipe | None, recipe
     """Whether B has one scale per row and 128 columns (1D1D), and not one per 128x128 block (1D2D).
 
     Raises:
+        RefusedError, UnsupportedError: as `operand_recipes`.
+    """
+    return operand_recipes(recipe, recipe_a, recipe_b)[1] == ROWS
+
+
+def operand_recipes(
+    recipe: Recipe | None,
+    recipe_a: OperandRecipe | None,
+    recipe_b: OperandRecipe | None,
+    *more: tuple[OperandRecipe, OperandRecipe],
+) -> tuple[OperandRecipe, OperandRecipe]:
+    """That of A and that of B: (1, 128) and (128, 128) by default.
+
+    Args:
+        recipe, recipe_a, recipe_b: as DeepGEMM's products take them.
+        more: what is taken besides (1, 128) with (128, 128) or (1, 128).
+
+    Raises:
         RefusedError: not one recipe, or one for each operand.
         UnsupportedError: scales of other blocks, which DeepGEMM has for SM100 alone.
     """
     if recipe is None and recipe_a is None and recipe_b is None:
-        return False
+        return ROWS, _BLOCKS
     if (recipe_a is None) != (recipe_b is None) or (recipe is None) == (recipe_a is None):
         raise RefusedError(
             f"recipe: expected recipe, or recipe_a and recipe_b, got {recipe}, {recipe_a} and {recipe_b}"
         )
-    of_a: tuple[int, ...]
-    of_b: tuple[int, ...]
+    asked: tuple[object, object]
     if recipe is not None:
-        of_a, of_b = (recipe[0], *recipe[2:]), tuple(recipe[1:])
+        asked = (recipe[0], *recipe[2:]), tuple(recipe[1:])
     else:
         assert recipe_a is not None and recipe_b is not None
-        of_a, of_b = tuple(recipe_a), tuple(recipe_b)
-    if of_a != _ROWS or of_b not in (_BLOCKS, _ROWS):
+        asked = tuple(recipe_a), tuple(recipe_b)
+    known = next((each for each in (*_OF_KERNELS, *more) if each == asked), None)
+    if known is None:
         found = recipe if recipe is not None else (recipe_a, recipe_b)
+        whole = " or ".join(str((of_a[0], *of_b)) for of_a, of_b in (*_OF_KERNELS, *more))
         raise UnsupportedError(
-            f"recipe: expected (1, 128, 128) or (1, 1, 128), or recipe_a (1, 128) with recipe_b (128, 128) or "
-            f"(1, 128), got {found}"
+            f"recipe: expected {whole}, or these as recipe_a and recipe_b, (1, 128) with (128, 128) say, got {found}"
         )
-    return of_b == _ROWS
+    return known
+
+
+def folded(name: str, codes: Tensor, scales: Tensor, recipe: OperandRecipe) -> Pair:
+    """An operand with scales of small blocks as kernels here take it.
+
+    Raises:
+        UnsupportedError: the current stream is being captured, and to fold waits for it.
+        RefusedError: the scales cannot be folded, or do not fit.
+    """
+    if codes.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError(
+            "recipe: expected scales of 128 columns while a CUDA graph is captured, got those of 32, which have to be "
+            "read first: fp8gemm.fold_scales makes such operands ahead"
+        )
+    try:
+        made = fold_named(codes, scales, Blocks(*recipe), False, Names(f"{name}[0]", f"{name}[1]"))
+    except InputError as error:
+        raise RefusedError(str(error)) from None
+    return made.codes, made.scales
 
 
 def check_is_tensor(name: str, value: object) -> None:

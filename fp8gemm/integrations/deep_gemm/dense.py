@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from fp8gemm.integrations.deep_gemm.arguments import (
+    FOLDED,
     FOR_SM100,
+    ROWS,
     OperandRecipe,
     Pair,
     Recipe,
@@ -16,10 +18,11 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     check_matrix,
     check_output,
     check_shapes,
+    folded,
     of_transposed,
+    operand_recipes,
     pair,
     refuse,
-    scaled_by_rows,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
 from fp8gemm.products.dense import gemm
@@ -48,13 +51,17 @@ def fp8_gemm_nt(
             (N, ceil(K/128)) with (1, 1, 128).
         d: (M, N) to write to, N contiguous: bfloat16 with the default recipe, float32 with (1, 1, 128).
         c: (M, N) float32 with the recipe (1, 1, 128), which needs it; it may be ``d``. None with the default one.
-        recipe: (1, 128, 128), the default, or (1, 1, 128).
-        recipe_a, recipe_b: instead of ``recipe``: (1, 128), and (128, 128) or (1, 128).
+        recipe: (1, 128, 128), the default, or (1, 1, 128). Or (1, 32, 32), with (M, ceil(K/32)) and
+            (ceil(N/32), ceil(K/32)) scales that are powers of two, else as the default: both operands are folded
+            (`fp8gemm.fold_scales`) at each call, which waits for the GPU and takes longer than the product. Who
+            multiplies by a weight again folds it once.
+        recipe_a, recipe_b: instead of ``recipe``: (1, 128), and (128, 128) or (1, 128); or (1, 32) and (32, 32).
         compiled_dims, disable_ue8m0_cast: without meaning here; scales are never rounded.
         alpha, epilogue: None; DeepGEMM has them for SM100.
 
     Raises:
-        RefusedError: an argument that SM90 DeepGEMM refuses too; it is an `fp8gemm.InputError` and a `RuntimeError`.
+        RefusedError: an argument that SM90 DeepGEMM refuses too, or scales that cannot be folded; it is an
+            `fp8gemm.InputError` and a `RuntimeError`.
         UnsupportedError: what is for SM100 alone: packed UE8M0 scales, FP4, other recipes, epilogues.
         UnsupportedDeviceError, CompileError, CacheMissError, DriverError: as `fp8gemm.gemm`.
     """
@@ -68,14 +75,18 @@ def fp8_gemm_nt(
     if d.numel() == 0 or codes_a.shape[1] == 0:
         _write_no_product(codes_a, codes_b, d, c)
         return
-    by_rows = scaled_by_rows(recipe, recipe_a, recipe_b)
+    recipes = operand_recipes(recipe, recipe_a, recipe_b, FOLDED)
+    by_rows = recipes[1] == ROWS
     if (c is not None) != by_rows or d.dtype != (torch.float32 if by_rows else torch.bfloat16):
         expected = "float32 d, and c to add, with recipe (1, 1, 128)"
         if not by_rows:
-            expected = "bfloat16 d and no c with recipe (1, 128, 128)"
+            expected = f"bfloat16 d and no c with recipe {(1, *recipes[1])}"
         found = f"{d.dtype} d and {'no c' if c is None else f'{c.dtype} c'}"
         raise RefusedError(f"d, c: expected {expected}, got {found}")
-    if c is None:
+    if recipes == FOLDED:
+        codes_a, scales_a = folded("a", codes_a, scales_a, FOLDED[0])
+        codes_b, scales_b = folded("b", codes_b, scales_b, FOLDED[1])
+    elif c is None:
         scales_b = block_scales(scales_b, codes_b)
     else:
         check_addend(c, d)

@@ -14,12 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from fp8gemm.errors import UnsupportedError
+from fp8gemm.integrations.deep_gemm.arguments import FOLDED
 from fp8gemm.integrations.deep_gemm.beyond import REFUSED
 from fp8gemm.integrations.deep_gemm.other import OURS, ROOTS, SETTERS, AbsentError, Other, of_root
 
 MODULES = ("", "testing", "testing.bench", "testing.numeric", "testing.utils", "utils", "utils.layout", "utils.math")
 """Those of this package that have a counterpart in DeepGEMM."""
 
+FOLDED_RECIPE = FOLDED[0][0], *FOLDED[1]
 _NOTHING = object()
 _PACKAGES = {"", *(tail.rpartition(".")[0] for tail in MODULES)}
 
@@ -83,12 +85,15 @@ def _with_other(name: str, value: Any, other: Other) -> Any:
 def or_the_others(name: str, function: Callable[..., object], other: Other) -> Callable[..., object]:
     """``function``, and for calls that are well formed but not served here what the other has as ``name``.
 
-    SGLang makes such calls on SM90: products of blocks of 32x32, and masked ones that overlap with communication.
-    Where the other has no such function, or there is none, the refusal stands.
+    SGLang makes such calls on SM90: masked products that overlap with communication. And products of blocks of 32x32,
+    whose operands would be folded anew at each call here: they, too, are the other's, if it has a function for them.
+    Where the other has no such function, or there is none, ours answers, with a refusal if need be.
     """
 
     @wraps(function)
     def calling(*args: object, **named: object) -> object:
+        if named.get("recipe") == FOLDED_RECIPE and (theirs := other.own(name)) is not None:
+            return theirs(*args, **named)
         try:
             return function(*args, **named)
         except UnsupportedError:

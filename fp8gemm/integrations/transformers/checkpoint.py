@@ -21,7 +21,7 @@ from fp8gemm.integrations.transformers.library import library_module
 from fp8gemm.nn import Conversion
 from fp8gemm.quoting import cut, quoted_path
 from fp8gemm.reading import Kind, opened, parse_json, read_json
-from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.scales import OF_WEIGHTS, Blocks
 
 _METHOD = "fp8gemm"
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
@@ -49,6 +49,7 @@ def load_quantized(
     path: str | Path,
     *,
     model_class: Any = None,
+    requantize: bool = False,
     max_m: int = 16384,
     batch_invariant: bool | None = None,
     **options: Any,
@@ -61,7 +62,7 @@ def load_quantized(
     Args:
         path: a directory with config.json and .safetensors files.
         model_class: ``AutoModelForCausalLM`` by default, or any class with its ``from_pretrained``.
-        max_m, batch_invariant: as in `use_fp8gemm`.
+        requantize, max_m, batch_invariant: as in `use_fp8gemm`.
         options: for ``from_pretrained``, such as ``dtype``, ``device_map`` and ``attn_implementation``.
 
     Returns:
@@ -70,8 +71,9 @@ def load_quantized(
     Raises:
         InputError: no directory, no such checkpoint, or one of which a scale is missing (with ``activation_scheme``
             "static" those of activations too), transposed or otherwise of a wrong shape or dtype; the message names
-            the parameter.
-        UnsupportedError: transformers or safetensors is missing or too old, or scales are not for 128x128 blocks.
+            the parameter. Or scales of smaller blocks, which cannot be folded.
+        UnsupportedError: transformers or safetensors is missing or too old, or scales are not for 128x128 blocks, nor
+            for others of which these can be made.
     """
     directory = Path(path)
     if not os.path.isdir(directory):
@@ -83,13 +85,13 @@ def load_quantized(
         directory, trust_remote_code=options.get("trust_remote_code")
     )
     holder, found = _quantization(config)
-    check_headers(read_headers(directory))
+    check_headers(read_headers(directory), _blocks(found))
     _register()
     holder.quantization_config = {**found, "quant_method": _METHOD}
     model, info = model_class.from_pretrained(directory, config=config, output_loading_info=True, **options)
     _check_loaded(info)
     _restore_method(model)
-    return model, use_fp8gemm(model, max_m=max_m, batch_invariant=batch_invariant)
+    return model, use_fp8gemm(model, requantize=requantize, max_m=max_m, batch_invariant=batch_invariant)
 
 
 def check_files(directory: Path) -> None:
@@ -131,8 +133,8 @@ def _headers_of(file: Path) -> Iterator[tuple[str, Header]]:
         raise _WEIGHTS.unfit(file, f"a header that is none: {cut(str(error))}") from error
 
 
-def check_headers(headers: Mapping[str, Header]) -> None:
-    """Every FP8 matrix has scales for its 128x128 blocks, and every such scale an FP8 matrix.
+def check_headers(headers: Mapping[str, Header], blocks: Blocks = OF_WEIGHTS) -> None:
+    """Every FP8 matrix has scales for its blocks, and every such scale an FP8 matrix.
 
     Raises:
         InputError: naming the first parameter for which this is not so.
@@ -142,7 +144,7 @@ def check_headers(headers: Mapping[str, Header]) -> None:
             scale = name.removesuffix(_WEIGHT) + _SCALE
             if scale not in headers:
                 raise InputError(f"{scale}: expected the scales of {name}, float8_e4m3fn, got none in the checkpoint")
-            _check_scale(scale, headers[scale], header.shape)
+            _check_scale(scale, headers[scale], header.shape, blocks)
         elif name.endswith(_SCALE):
             weight = headers.get(name.removesuffix(_SCALE) + _WEIGHT)
             if weight is None or weight.dtype != "F8_E4M3":
@@ -150,12 +152,13 @@ def check_headers(headers: Mapping[str, Header]) -> None:
                 raise InputError(f"{name.removesuffix(_SCALE)}{_WEIGHT}: expected F8_E4M3, as it has scales, got {got}")
 
 
-def _check_scale(name: str, scale: Header, weight: tuple[int, ...]) -> None:
-    expected = tuple(-(-size // SCALE_BLOCK) for size in weight)
+def _check_scale(name: str, scale: Header, weight: tuple[int, ...], blocks: Blocks) -> None:
+    rows, columns = weight
+    expected = blocks.counts(rows, columns)
     if scale.shape != expected:
         hint = "; they are transposed" if scale.shape == expected[::-1] else ""
         raise InputError(
-            f"{name}: expected shape {expected}, one scale per 128x128 block of {weight}, got {scale.shape}{hint}"
+            f"{name}: expected shape {expected}, one scale per {blocks} block of {weight}, got {scale.shape}{hint}"
         )
     if scale.dtype not in _SCALE_DTYPES:
         raise InputError(f"{name}: expected one of {', '.join(_SCALE_DTYPES)}, got {scale.dtype}")
@@ -172,10 +175,22 @@ def _quantization(config: Any) -> tuple[Any, dict[str, Any]]:
     found = dict(found) if isinstance(found, Mapping) else found.to_dict()
     if found.get("quant_method") != "fp8":
         raise InputError(f'config.json: expected quant_method "fp8", got {found.get("quant_method")!r}')
-    block = found.get("weight_block_size", (SCALE_BLOCK, SCALE_BLOCK))
-    if block is None or tuple(block) != (SCALE_BLOCK, SCALE_BLOCK):
-        raise UnsupportedError(f"config.json: expected weight_block_size [128, 128], got {block}")
+    _blocks(found)
     return holder, found
+
+
+def _blocks(found: Mapping[str, Any]) -> Blocks:
+    """Those that its scales are for."""
+    size = found.get("weight_block_size", (128, 128))
+    try:
+        blocks = Blocks.of("weight_block_size", size)
+    except InputError:
+        blocks = None
+    if blocks is None or blocks.wide != OF_WEIGHTS:
+        raise UnsupportedError(
+            f"config.json: expected weight_block_size [128, 128], or divisors of 128, as [32, 32], got {size}"
+        )
+    return blocks
 
 
 def _register() -> None:

@@ -7,12 +7,14 @@ has, and moves tokens and sums between ranks itself. So that one function serves
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from fp8gemm.checks.tensors import check_no_gradient
 from fp8gemm.frozen import dataclass
+from fp8gemm.integrations.transformers.blocks import Operand
 from fp8gemm.integrations.transformers.library import fp8_layers
 from fp8gemm.nn import Fp8Experts
 from fp8gemm.nn.experts_routed import of_tokens
@@ -47,7 +49,7 @@ def are_ours(module: nn.Module) -> bool:
 
 
 def reason_to_leave(module: Any) -> str:
-    """Why a block of the library's with e4m3 weights in 128x128 blocks keeps its own products, empty if it does not."""
+    """Why a block of the library's with e4m3 weights in fitting blocks keeps its own products, empty if it does not."""
     if not module.has_gate or type(module.act_fn).__name__ not in _SILU:
         return "its experts are not gated by SiLU"
     if any(getattr(module, name, None) is not None for name in _OTHER_GATES):
@@ -57,18 +59,18 @@ def reason_to_leave(module: Any) -> str:
     hidden, inner = module.down_proj.shape[1:]
     if hidden % 16:
         return "K is not a multiple of 16"
-    if inner % SCALE_BLOCK:
-        return f"its experts have {inner} rows, no multiple of {SCALE_BLOCK}, so that gate and up share scales"
+    if inner % (rows := module.block_size[0]):
+        return f"its experts have {inner} rows, no multiple of {rows}, so that gate and up share scales"
     return ""
 
 
-def block_around(module: Any, batch_invariant: bool | None) -> Fp8Experts:
-    """A block of ours around this rank's parts of the library's parameters.
+def block_around(operands: Sequence[Operand], batch_invariant: bool | None) -> Fp8Experts:
+    """A block of ours around this rank's parts of the library's parameters, of `operand_of`: gate and up, then down.
 
     Raises:
         InputError: they do not fit together; the message begins with the name of one.
     """
-    parts = (here(module._parameters[name]).detach() for name in NAMES)
+    parts = [part for operand in operands for part in (operand.codes, operand.scales)]
     return Fp8Experts.from_quantized(*parts, batch_invariant=batch_invariant)
 
 
@@ -77,9 +79,10 @@ def use_block(module: Any, block: Fp8Experts) -> None:
     fp8_layers().FP8ExpertsInterface.register(IMPLEMENTATION, experts_forward)
     for name in NAMES:
         parameter, part = module._parameters[name], getattr(block, name)
-        if parameter.dtype != part.dtype:
+        if here(parameter).data_ptr() != part.data_ptr():  # widened or folded
             module._parameters[name] = part if part_of(parameter) is None else frozen(whole_of(part, parameter))
         module._parameters[name].requires_grad_(False)
+    module.block_size = (SCALE_BLOCK, SCALE_BLOCK)
     # NOTE: a config of its own, so that blocks that are not quantised, whose interface is another, keep theirs.
     module.config = copy.copy(module.config)
     module.config._experts_implementation = {"": IMPLEMENTATION}

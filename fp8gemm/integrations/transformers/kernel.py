@@ -48,7 +48,8 @@ def block_fp8_linear(
         input: (..., K) bfloat16, float16 or float32, on a Hopper GPU or the CPU; K a multiple of 16.
         weight: (N, K) float8_e4m3fn, K contiguous.
         weight_scale_inv: (ceil(N/128), ceil(K/128)) multipliers, float32, bfloat16 or float8_e8m0fnu.
-        block_size: that of the weight's scales; only (128, 128) is served.
+        block_size: that of the weight's scales; only (128, 128) is served, as to fold smaller ones at each call takes
+            longer than the product.
         bias: (N,) or None.
         activation_scale: of static quantisation; only None is served.
 
@@ -113,7 +114,8 @@ def _unserved(input: Tensor, weight: Tensor, block_size: Sequence[int] | None, a
     if weight.dtype != torch.float8_e4m3fn:
         return f"weight: expected torch.float8_e4m3fn, got {weight.dtype}"
     if block_size is None or tuple(block_size) != BLOCK_SIZE:
-        return f"block_size: expected {BLOCK_SIZE}, got {block_size if block_size is None else tuple(block_size)}"
+        got = block_size if block_size is None else tuple(block_size)
+        return f"block_size: expected {BLOCK_SIZE}, got {got}; use_fp8gemm makes such of smaller ones, once"
     if activation_scale is not None:
         return "activation_scale: expected None (activations quantised on the fly), got static quantisation"
     if input.dtype not in _ACTIVATION_DTYPES:

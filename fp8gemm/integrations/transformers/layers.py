@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import chain
 from typing import Any
@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from fp8gemm.errors import InputError, UnsupportedDeviceError
 from fp8gemm.integrations.transformers import experts
-from fp8gemm.integrations.transformers.kernel import BLOCK_SIZE, unserved_device
+from fp8gemm.integrations.transformers.blocks import Operand, blocks_of, operand_of, settle_config
+from fp8gemm.integrations.transformers.kernel import unserved_device
 from fp8gemm.integrations.transformers.library import fp8_layers
 from fp8gemm.nn import Conversion, ConvertedLayer, Fp8Experts, Fp8Linear, SkippedLayer
+from fp8gemm.nn.checkpoint import WEIGHT
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES
 from fp8gemm.nn.moving import here
+from fp8gemm.scales import OF_WEIGHTS
 
 _NONE_FOUND = (
     "model: expected FP8 layers of transformers (FP8Linear, FP8Experts), got none. Without a GPU, and with "
@@ -25,32 +28,38 @@ _NONE_FOUND = (
 )
 
 
-def use_fp8gemm(model: nn.Module, *, max_m: int = 16384, batch_invariant: bool | None = None) -> Conversion:
+def use_fp8gemm(
+    model: nn.Module, *, requantize: bool = False, max_m: int = 16384, batch_invariant: bool | None = None
+) -> Conversion:
     """Put the FP8 linear layers and experts of a loaded transformers model on fp8gemm, in place.
 
     Linear layers become `fp8gemm.nn.Fp8Linear`. Experts stay that library's blocks, and compute by grouped products.
     Weights are kept, not copied, and so are the names and shapes of the model's state dict; scales that are not
-    float32 are widened. All is for inference: call the model under ``torch.no_grad()``, as ``generate`` does.
+    float32 are widened. Scales of smaller blocks, 32x32 say, become those of 128x128 (`fp8gemm.fold_scales`), which the
+    model's config says from then on. All is for inference: call the model under ``torch.no_grad()``, as ``generate``
+    does.
 
     Of a model whose layers ranks share (``tp_plan``, expert plans), each rank calls it, and multiplies its own parts.
     The new linear layers are those that `fp8gemm.parallel` divides; what they and experts send stays what it was.
 
-    Left alone, and reported, are other modules with FP8 weights; layers with blocks other than 128x128, static
-    activation scales, a K that is no multiple of 16 or a weight that was not quantised; experts whose gate is not
-    SiLU's; weights that are offloaded, or sharded by FSDP; and layers with hooks, except those by which accelerate
-    moves inputs from GPU to GPU. All is checked before anything is replaced.
+    Left alone, and reported, are other modules with FP8 weights; layers with blocks that no 128x128 ones can be made
+    of, or smaller ones where ranks share the weight; static activation scales, a K that is no multiple of 16 or a
+    weight that was not quantised; experts whose gate is not SiLU's; weights that are offloaded, or sharded by FSDP; and
+    layers with hooks, except those by which accelerate moves inputs from GPU to GPU. All is checked before anything is
+    replaced.
 
     Args:
         model: as ``from_pretrained`` returns it, with FineGrainedFP8Config or from a block-FP8 checkpoint.
+        requantize: as in `fp8gemm.fold_scales`, for scales of smaller blocks.
         max_m, batch_invariant: as in `fp8gemm.nn.Fp8Linear`.
 
     Returns:
         What was converted, what was not and why. A second call finds nothing left to do.
 
     Raises:
-        InputError: no such layer at all; scales that do not fit their weight, are not finite, are negative or were
-            never computed; or blocks of scales that are cut where ranks share a layer. The message names the
-            parameter or layer, and a number of ranks that cuts none.
+        InputError: no such layer at all; scales that do not fit their weight, are not finite, are negative, were never
+            computed or cannot be folded; or blocks of scales that are cut where ranks share a layer. The message names
+            the parameter or layer, and a number of ranks that cuts none.
         UnsupportedDeviceError: weights are on a GPU that is not Hopper.
         UnsupportedError: transformers is missing or too old.
     """
@@ -69,11 +78,14 @@ def use_fp8gemm(model: nn.Module, *, max_m: int = 16384, batch_invariant: bool |
     for name, module in taken.items():
         if whole_blocks and isinstance(module, library.FP8Linear):
             _check_whole_blocks(name, module)
-        new = replacements[module] = _replacement(name, module, max_m, batch_invariant)
-        converted += _entries(name, module, new)
+        new, errors = _replacement(name, module, requantize, max_m, batch_invariant)
+        replacements[module] = new
+        converted += _entries(name, module, new, errors)
     if not (found or any(isinstance(module, Fp8Linear) or experts.are_ours(module) for module in modules.values())):
         raise InputError(_NONE_FOUND)
     _replace(model, replacements)
+    if any(layer.fold_error is not None for layer in converted):
+        settle_config(model, [module for name, module in found.items() if reasons[name]])
     skipped = tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason)
     return Conversion(tuple(converted), skipped, before, _model_bytes(model))
 
@@ -95,10 +107,13 @@ def _reason_to_leave(module: Any, library: Any) -> str:
         return "its weight is offloaded or not loaded"
     if weight.dtype != torch.float8_e4m3fn:
         return f"its weight is {weight.dtype}"
-    if module.block_size is None or tuple(module.block_size) != BLOCK_SIZE:
-        return f"its scales are for blocks of {module.block_size}, not {BLOCK_SIZE}"
+    blocks = blocks_of(module)
+    if blocks is None:
+        return f"its scales are for blocks of {module.block_size}, of which (128, 128) cannot be made"
     if module.activation_scheme != "dynamic":
         return f"its activation scales are {module.activation_scheme}"
+    if _is_sharded(weight) and blocks != OF_WEIGHTS:
+        return f"its scales are for blocks of {module.block_size}, and it is sharded ({type(weight).__name__})"
     if _is_sharded(weight) and not _divided().is_known(module):
         return f"its weight is sharded ({type(weight).__name__}), and not by a plan of transformers that is known here"
     return kinds[type(module)](module)
@@ -140,16 +155,20 @@ def _check_whole_blocks(name: str, module: Any) -> None:
     NOTE: where they do not fit, transformers 5.17 casts the weight to FP8 with no scale at all and leaves that of the
     layer as memory was found. Later releases keep such a weight as it is.
     """
-    if any(size % block for size, block in zip(module.weight.shape, BLOCK_SIZE, strict=True)):
+    if any(size % block for size, block in zip(module.weight.shape, module.block_size, strict=True)):
         raise InputError(
             f"{name}.weight_scale_inv: expected scales, got none: FineGrainedFP8Config quantises only sizes that are "
-            f"multiples of {BLOCK_SIZE[0]}, and of this weight, {tuple(module.weight.shape)}, it made codes without "
-            "scales. Name the layer in its modules_to_not_convert, or use fp8gemm.nn.convert on the original model"
+            f"multiples of {module.block_size[0]}, and of this weight, {tuple(module.weight.shape)}, it made codes "
+            "without scales. Name the layer in its modules_to_not_convert, or use fp8gemm.nn.convert on the original "
+            "model"
         )
 
 
-def _replacement(name: str, module: Any, max_m: int, batch_invariant: bool | None) -> Fp8Linear | Fp8Experts:
-    """The layer that takes the place of ``module``, or the block that computes for it.
+def _replacement(
+    name: str, module: Any, requantize: bool, max_m: int, batch_invariant: bool | None
+) -> tuple[Fp8Linear | Fp8Experts, list[float | None]]:
+    """The layer that takes the place of ``module``, or the block that computes for it; and what folding moved its
+    weights by, None where there was nothing to fold.
 
     Raises:
         InputError: its scales cannot be right; the message names the parameter.
@@ -160,14 +179,17 @@ def _replacement(name: str, module: Any, max_m: int, batch_invariant: bool | Non
     if problem:
         raise UnsupportedDeviceError(problem)
     made: Fp8Linear | Fp8Experts
+    operands: list[Operand] = []
     options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
     try:
         if not isinstance(module, fp8_layers().FP8Linear):
-            made = experts.block_around(module, batch_invariant)
+            operands = [operand_of(module, each, requantize) for each in (GATE_UP, DOWN)]
+            made = experts.block_around(operands, batch_invariant)
         elif _is_sharded(weight):
             made = _divided().layer_around(module, **options)
         else:
-            made = Fp8Linear.from_quantized(module.weight, module.weight_scale_inv, module.bias, **options)
+            operands = [operand_of(module, WEIGHT, requantize)]
+            made = Fp8Linear.from_quantized(operands[0].codes, operands[0].scales, module.bias, **options)
     except InputError as error:
         raise InputError(f"{name}.{error}") from None
     for each, scales in made.named_parameters():
@@ -175,19 +197,25 @@ def _replacement(name: str, module: Any, max_m: int, batch_invariant: bool | Non
         # What a loader leaves of scales that a checkpoint lacks is any memory.
         if each.endswith(SCALES) and not bool((part.isfinite() & (part >= 0)).all()):
             raise InputError(f"{name}.{each}: expected finite multipliers of at least 0, got others among them")
-    return made.train(module.training)
+    return made.train(module.training), [operand.error for operand in operands] or [None]
 
 
-def _entries(name: str, module: Any, new: Fp8Linear | Fp8Experts) -> list[ConvertedLayer]:
+def _entries(
+    name: str, module: Any, new: Fp8Linear | Fp8Experts, errors: Sequence[float | None]
+) -> list[ConvertedLayer]:
     """What the report says of a layer, or of the products of a block."""
     if isinstance(new, Fp8Linear):
-        return [ConvertedLayer(name, new.in_features, new.out_features, _own_bytes(module), _own_bytes(new))]
+        sizes = new.in_features, new.out_features, _own_bytes(module), _own_bytes(new)
+        return [ConvertedLayer(name, *sizes, errors[0])]
     entries = []
-    for weight in (GATE_UP, DOWN):
+    for weight, error in zip((GATE_UP, DOWN), errors, strict=True):
         codes, scales = (module._parameters[each] for each in (weight, weight + SCALES))
         _, n, k = codes.shape
-        after = codes.nbytes + 4 * scales.numel()  # widened
-        entries.append(ConvertedLayer(f"{name}.{weight}", k, n, codes.nbytes + scales.nbytes, after))
+        # NOTE: widened, if not folded; this rank's, of all that ranks share.
+        counts = scales.numel() if error is None else getattr(new, weight + SCALES).numel()
+        entries.append(
+            ConvertedLayer(f"{name}.{weight}", k, n, codes.nbytes + scales.nbytes, codes.nbytes + 4 * counts, error)
+        )
     return entries
 
 

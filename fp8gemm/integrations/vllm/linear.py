@@ -18,13 +18,16 @@ from vllm.platforms import current_platform
 
 from fp8gemm.checks.dtypes import INPUTS, listed
 from fp8gemm.driver.device import HOPPER, dotted
-from fp8gemm.nn.checkpoint import bias_dtype, checked_scales, checked_weight
+from fp8gemm.errors import InputError
+from fp8gemm.nn.checkpoint import Stored, bias_dtype, checked_operands
+from fp8gemm.products.folding import Names
 from fp8gemm.products.linear import LinearPlan, traced_linear
 from fp8gemm.products.operands import uses_reference
 from fp8gemm.products.plans import MAX_PLANNED_M
+from fp8gemm.scales import OF_WEIGHTS
 from fp8gemm.sizes import SCALE_BLOCK
 
-_BLOCK, _ROW = (SCALE_BLOCK, SCALE_BLOCK), (1, SCALE_BLOCK)
+_ROW = (1, SCALE_BLOCK)
 _MAX_M = 16384
 """Rows up to which kernels are loaded ahead, where vLLM does not say how many there can be."""
 
@@ -37,8 +40,9 @@ class Fp8GemmBlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[
     are seen by torch.compile and captured by CUDA graphs.
 
     It takes activations as they are, (..., K) bfloat16, float16 or float32, with scales of their own per row and 128
-    columns; weights are (N, K) e4m3 with 128x128 scales, any N, K a multiple of 16. With ``VLLM_BATCH_INVARIANT=1`` a
-    row's bits do not depend on the other rows.
+    columns; weights are (N, K) e4m3 with 128x128 scales, any N, K a multiple of 16. Scales of smaller blocks, 32x32
+    say, are folded while the model is loaded (`fp8gemm.fold_scales`), and activations quantised as ever. With
+    ``VLLM_BATCH_INVARIANT=1`` a row's bits do not depend on the other rows.
     """
 
     apply_input_quant: ClassVar[bool] = False
@@ -68,14 +72,13 @@ class Fp8GemmBlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[
         """Whether a layer is one of those described above."""
         x, weight = config.activation_quant_key, config.weight_quant_key
         n, k = config.weight_shape
+        block, row = tuple(weight.scale.group_shape), tuple(x.scale.group_shape)
+        # NOTE: vLLM asks for activations as narrow as the weight's blocks, and finer scales than those are not needed.
         rules = (
             (x.dtype is torch.float8_e4m3fn and weight.dtype is torch.float8_e4m3fn, "e4m3 operands"),
             (not x.scale.static, "activations quantised on the fly"),
-            (tuple(x.scale.group_shape) == _ROW, f"activation scales of {_ROW}, got {tuple(x.scale.group_shape)}"),
-            (
-                tuple(weight.scale.group_shape) == _BLOCK,
-                f"weight scales of {_BLOCK}, got {tuple(weight.scale.group_shape)}",
-            ),
+            (row in (_ROW, (1, block[-1])), f"activation scales of {_ROW}, got {row}"),
+            (_stored(block) is not None, f"weight scales of (128, 128), or smaller ones as (32, 32), got {block}"),
             (config.input_dtype in INPUTS, f"input of {listed(INPUTS)}, got {config.input_dtype}"),
             (config.out_dtype == config.input_dtype, f"output of the input's dtype, got {config.out_dtype}"),
             (k % 16 == 0, f"a weight (N, K) with K a multiple of 16, got {(n, k)}"),
@@ -84,10 +87,11 @@ class Fp8GemmBlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[
         return reason is None, reason
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Check weight and scales, widen scales to float32, and load the kernels that the layer can ask for.
+        """Check weight and scales, widen scales to float32, or fold them, and load the kernels that the layer can ask
+        for.
 
         Raises:
-            InputError: weight or scales are not as described.
+            InputError: weight or scales are not as described, or cannot be folded.
             CacheMissError, CompileError, DriverError: a kernel could not be found, built or loaded.
         """
         if getattr(layer, "is_bmm", False):  # not called: its weight is read by fp8_einsum, in DeepGEMM's layout
@@ -96,10 +100,15 @@ class Fp8GemmBlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[
         super().process_weights_after_loading(layer)
         params = self._get_layer_params(layer)
         n, k = params.weight.shape
-        weight = checked_weight(params.WEIGHT, params.weight.data, n, k)
-        scales = checked_scales(params.block_scale_attr, params.block_scale.data, n, k)
+        names = Names(params.WEIGHT, params.block_scale_attr)
+        stored = _stored(tuple(self.config.weight_quant_key.scale.group_shape))
+        assert stored is not None, "can_implement said no"
+        weight, scales = checked_operands(names, params.weight.data, params.block_scale.data, n, k, stored)
         replace_parameter(layer, params.WEIGHT, weight)
         replace_parameter(layer, params.block_scale_attr, scales)
+        if stored.blocks != OF_WEIGHTS:
+            # NOTE: who asks for the weight itself multiplies by these.
+            setattr(layer, "weight_block_size", [SCALE_BLOCK, SCALE_BLOCK])  # noqa: B010
         self._load_kernels(layer, weight, scales)
 
     def _load_kernels(self, layer: torch.nn.Module, weight: Tensor, scales: Tensor) -> None:
@@ -131,6 +140,14 @@ class Fp8GemmBlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[
         options = self.config.out_dtype, self._batch_invariant, True
         out: Tensor = torch.ops.fp8gemm.gemm(A, As, B, Bs, None, None, *options)
         return out
+
+
+def _stored(block: tuple[int, ...]) -> Stored | None:
+    """How scales of such blocks are taken; None if they are not."""
+    try:
+        return Stored.of(block, requantize=False)
+    except InputError:
+        return None
 
 
 def _added(bias: Tensor) -> Tensor:
