@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype
 from fp8gemm.checks.tensors import check_kept, check_tensor
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
-from fp8gemm.nn.experts_routed import Weights, of_sorted, of_tokens
+from fp8gemm.nn.experts_routed import Weights, of_hidden, of_sorted, of_tokens
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_shaped
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.grouped import gemm_masked
@@ -176,7 +176,7 @@ class Fp8Experts(nn.Module):
         """
         self._check_routed(hidden, expert_ids, weights)
         options = self._options_of(hidden.dtype, expert_ids)
-        return self._of_tokens(*quantize_activation(contiguous_rows(hidden)), expert_ids, weights, options)
+        return self._of_hidden(hidden, expert_ids, weights, options)
 
     def forward_sorted(
         self, x: Tensor, offsets: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -240,10 +240,15 @@ class Fp8Experts(nn.Module):
         check_shaped("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
         check_shaped("weights", weights, _FLOATS, shape, "(T, top_k)", device)
 
+    def _of_hidden(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]) -> Tensor:
+        """What the experts here add to the weighted sums of tokens."""
+        given, operands = (contiguous_rows(hidden), expert_ids, weights), self.operands()
+        return of_hidden(*given, operands, first_expert=self.first_expert, options=options)
+
     def _of_tokens(
         self, codes: Tensor, scales: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]
     ) -> Tensor:
-        """What the experts here add to the weighted sums of tokens that are quantised."""
+        """`_of_hidden` of tokens that are quantised."""
         operands = self.operands()
         return of_tokens(codes, scales, expert_ids, weights, operands, first_expert=self.first_expert, options=options)
 

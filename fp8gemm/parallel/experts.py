@@ -23,8 +23,7 @@ from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import become, check_divisible, distributed, is_on, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, packed, summed, summed_part, unpacked
 from fp8gemm.products.operands import contiguous_rows
-from fp8gemm.products.quantize import quantize_activation
-from fp8gemm.routing import permute, unpermute
+from fp8gemm.routing import quantize_permuted, unpermute
 
 Exchange = Literal["gather", "all_to_all"]
 
@@ -62,18 +61,18 @@ class ParallelExperts(Fp8Experts):
         if isinstance(self._given, Shard) and self._exchange == "all_to_all":
             return self._sent(hidden, expert_ids, weights, group)
         if isinstance(self._given, Replicate):
-            codes, scales = quantize_activation(contiguous_rows(hidden))
-        else:
-            codes, scales = gather_quantized(hidden, group)
-            expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
+            return summed(
+                self._of_hidden(hidden, expert_ids, weights, self._options_of(hidden.dtype, expert_ids)), group
+            )
+        codes, scales = gather_quantized(hidden, group)
+        expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
         options = self._options_of(hidden.dtype, expert_ids)
-        part = self._of_tokens(codes, scales, expert_ids, weights, options)
-        return summed(part, group) if isinstance(self._given, Replicate) else summed_part(part, 0, group)
+        return summed_part(self._of_tokens(codes, scales, expert_ids, weights, options), 0, group)
 
     def _sent(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor, group: ProcessGroup) -> Tensor:
         """Rows go to the ranks that have their experts, quantised, and what comes out goes back."""
         ranks, here = self._mesh.size(), self.num_local_experts
-        tokens = permute(*quantize_activation(contiguous_rows(hidden)), expert_ids, self.num_experts)
+        tokens = quantize_permuted(contiguous_rows(hidden), expert_ids, self.num_experts)
         counts = tokens.offsets.diff().view(ranks, here)
         counts_here = torch.empty_like(counts)
         dist.all_to_all_single(counts_here, counts, group=group)
