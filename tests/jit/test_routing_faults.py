@@ -48,7 +48,7 @@ FAULTS = {
     "groups of threads before are forgotten": (ROUTE, "shared_.begins[group] += before;", ""),
     "chunks before are forgotten": (ROUTE, "sums.before += chunk < blockIdx.x ? of_chunk : 0;", ""),
     "every chunk counts as before": (ROUTE, "chunk < blockIdx.x ? of_chunk : 0", "of_chunk"),
-    "ids have 32 bits": (ROUTE, "static_cast<uint64_t>(id -", "static_cast<uint32_t>(id -"),
+    "ids have 32 bits": (ROUTE, "params_.wide != 0 ? wide : narrow", "narrow"),
     "what is of no group is kept": (ROUTE, "group_[i] < params_.groups ? 1 : 0", "1"),
     "counts of the launch before are not cleared": (ROUTE, "shared.of_warps[warp_][group] = 0;", ""),
     "rows of no group are written": (TO_ROWS, "inside && row < kept_rows", "inside"),
