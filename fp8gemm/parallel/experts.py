@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.experts_checkpoint import checked_state
-from fp8gemm.nn.experts_routed import Weights
-from fp8gemm.nn.experts_shape import NAMES
+from fp8gemm.nn.experts_routed import Weights, of_hidden
+from fp8gemm.nn.experts_shape import NAMES, check_routed
 from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import become, check_divisible, distributed, is_on, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, packed, summed, summed_part, unpacked
@@ -56,14 +56,14 @@ class ParallelExperts(Fp8Experts):
             self._mine(name, each)
             for name, each in (("hidden", hidden), ("expert_ids", expert_ids), ("weights", weights))
         )
-        self._check_routed(hidden, expert_ids, weights)
+        check_routed(hidden, expert_ids, weights, self.hidden_size, self.gate_up_proj.device)
         group = self._mesh.get_group()
         if isinstance(self._given, Shard) and self._exchange == "all_to_all":
             return self._sent(hidden, expert_ids, weights, group)
         if isinstance(self._given, Replicate):
-            return summed(
-                self._of_hidden(hidden, expert_ids, weights, self._options_of(hidden.dtype, expert_ids)), group
-            )
+            given, operands = (contiguous_rows(hidden), expert_ids, weights), self.operands()
+            options = self._options_of(hidden.dtype, expert_ids)
+            return summed(of_hidden(*given, operands, first_expert=self.first_expert, options=options), group)
         codes, scales = gather_quantized(hidden, group)
         expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
         options = self._options_of(hidden.dtype, expert_ids)
