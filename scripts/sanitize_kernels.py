@@ -26,6 +26,7 @@ import torch  # noqa: E402
 from sanitize_grouped import GroupedProduct, Ranges, grouped  # noqa: E402
 from sanitize_limits import JUDGED, MISJUDGED, reproduce  # noqa: E402
 from sanitize_quantizers import Quantising, quantisings  # noqa: E402
+from sanitize_routing import Routed, routed  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from fp8gemm.jit import job  # noqa: E402
@@ -123,7 +124,13 @@ PRODUCTS = (*DENSE, *swap_ab_kernels())
 QUANTISINGS = tuple(quantisings())
 KINDS = [each.kind for each in QUANTISINGS]
 GROUPED = tuple(grouped())
-KERNELS: tuple[Kernel | Quantising | GroupedProduct | Ranges, ...] = (*PRODUCTS, *QUANTISINGS, *GROUPED)
+ROUTED = tuple(routed())
+KERNELS: tuple[Kernel | Quantising | GroupedProduct | Ranges | Routed, ...] = (
+    *PRODUCTS,
+    *QUANTISINGS,
+    *GROUPED,
+    *ROUTED,
+)
 QUICK = (
     *(2 * i + (i % 2 == 0) for i in (0, 3, 4, 7, 8, 11)),
     *(len(DENSE), len(DENSE) + 1),
@@ -133,10 +140,12 @@ QUICK = (
     ),
     *(len(PRODUCTS) + i for i in (4, 5)),
     *(len(PRODUCTS) + len(QUANTISINGS) + i for i in (0, 5, 7, 10)),
+    *(len(KERNELS) - len(ROUTED) + i for i in (1, 3, 4)),
 )
 """Indices of six dense ones with each scaling, output and store: by TMA with clusters, C and bias, the others without;
 of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster; of a quantiser of each kind,
-of rows those whose warps have the most; and of groups of rows, of few rows, of columns, and of ranges."""
+of rows those whose warps have the most; of groups of rows, of few rows, of columns, and of ranges; and of routing, the
+ids of several chunks, what is quantised and what is summed."""
 
 
 def upload(tensor: Tensor) -> Tensor:

@@ -97,6 +97,23 @@ def _norm_weight(device: torch.device) -> Tensor:
     return _x(device, seed=2)[0].clone()
 
 
+def _ids(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Of three experts from 1 on, and of others."""
+    return (torch.arange(2 * M, device=device, dtype=dtype).view(M, 2) * 3) % 5
+
+
+def _rows(device: torch.device) -> tuple[Tensor, Tensor]:
+    """One for each token, so that some of the tokens have all the rows there are; and offsets that keep all."""
+    offsets = torch.tensor([0, 2, 2, 2**30], dtype=torch.int32, device=device)
+    return torch.arange(M, device=device)[:, None], offsets
+
+
+def _unpermute(device: torch.device) -> Arguments:
+    rows, _ = _rows(device)
+    weights = torch.linspace(-1, 2, M, device=device)[:, None]
+    return (_x(device, rows=M + 3, columns=N), rows, rows % 3 != 1, weights), {}
+
+
 SAMPLES: dict[str, Callable[[torch.device], Arguments]] = {
     "gemm": _gemm,
     "gemm with c and bias": _gemm_with_terms,
@@ -119,6 +136,11 @@ SAMPLES: dict[str, Callable[[torch.device], Arguments]] = {
     "quantize_silu_mul of groups": lambda device: ((_groups(device, 2 * K),), {"counts": _counts(device).long()}),
     "quantize_rms_norm": lambda device: ((_x(device), _norm_weight(device), 1e-6), {}),
     "quantize_add_rms_norm": lambda device: ((_x(device), _x(device, seed=1), _norm_weight(device), 1e-6), {}),
+    "route": lambda device: ((_ids(device, torch.int64), 3, 1), {}),
+    "route of int32": lambda device: ((_ids(device, torch.int32), 300, 0), {}),
+    "quantize_to_rows": lambda device: ((_x(device), *_rows(device)), {}),
+    "copy_to_rows": lambda device: ((*fp8gemm.quantize_activation(_x(device)), _rows(device)[0]), {}),
+    "unpermute": _unpermute,
 }
 """The first word is the operator's name."""
 

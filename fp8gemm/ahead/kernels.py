@@ -22,8 +22,10 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_masked,
     quantizer_of_norm,
     quantizer_of_rows,
+    quantizer_to_rows,
     quantizer_with_transpose,
 )
+from fp8gemm.kernels.routing import COPY_TO_ROWS, COUNT_ROUTES, ROUTE_TOKENS, unpermute_request
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.grouped_problem import GroupedProblem
@@ -36,6 +38,9 @@ CHIPS = ("h200", "h100")
 
 INPUTS = {OutputType[each.name]: each for each in InputType}
 """What a layer quantises, by what it puts out: its inputs are of that type."""
+
+ROUTES = (ROUTE_TOKENS, COUNT_ROUTES, COPY_TO_ROWS)
+"""What sorts tokens by expert, of whatever type."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,12 @@ def masked_quantizers(dtype: InputType, sources: Iterable[QuantizeSource] = Quan
     return [quantizer_of_masked(source, dtype).request for source in sources]
 
 
+def routing_kernels(dtype: InputType) -> list[KernelRequest]:
+    """Those that sort tokens of a type by expert and add up what comes back, for every T, top_k, K and number of
+    experts."""
+    return [*ROUTES, quantizer_to_rows(dtype).request, unpermute_request(dtype)]
+
+
 def weight_quantizers(dtype: InputType) -> list[KernelRequest]:
     """Those of weights of a type, for every N and K."""
     return [quantizer_of_blocks(dtype, warps).request for warps in WARPS_OF_BLOCK]
@@ -181,6 +192,7 @@ def all_quantizers(
     found: list[KernelRequest] = []
     for dtype in (INPUTS[output] for output in dtypes):
         found += row_quantizers(dtype) + masked_quantizers(dtype) + weight_quantizers(dtype)
+        found += routing_kernels(dtype)
         found += [quantizer_with_transpose(dtype).request] * transposes
         weights = [INPUTS[each] for each in norm_weights] or [dtype]
         for k, weight in product(filter(is_norm_depth, dict.fromkeys(ks)), weights):
@@ -189,17 +201,23 @@ def all_quantizers(
 
 
 def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRequest]:
-    """A quantiser that `fp8gemm.kernels.recording` noted, for every M.
+    """A quantiser or kernel of routing that `fp8gemm.kernels.recording` noted, for every M.
 
     Raises:
         InputError: there is none like it.
     """
+    if family in (request.family for request in ROUTES):
+        return list(ROUTES)
     try:
         dtype = InputType(config["input"])
         if family == "QuantizeRows":
             return row_quantizers(dtype, [QuantizeSource(config["source"])])
         if family == "QuantizeMasked":
             return masked_quantizers(dtype, [QuantizeSource(config["source"])])
+        if family == "QuantizeToRows":
+            return [quantizer_to_rows(dtype).request]
+        if family == "Unpermute":
+            return [unpermute_request(dtype)]
         if family == "QuantizeBlocks":
             return weight_quantizers(dtype)
         if family == "QuantizeWithTranspose":
@@ -210,5 +228,6 @@ def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRe
         raise InputError(
             f"expected the constants of a quantiser {family}, got {quoted(dict(config))}: {error}"
         ) from error
-    known = "QuantizeRows, QuantizeMasked, QuantizeBlocks, QuantizeWithTranspose or QuantizeNorm"
+    known = "QuantizeRows, QuantizeMasked, QuantizeToRows, QuantizeBlocks, QuantizeWithTranspose, QuantizeNorm, "
+    known += "RouteTokens, CountRoutes, CopyToRows or Unpermute"
     raise InputError(f"expected {known}, got {quoted(family)}")

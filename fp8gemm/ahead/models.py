@@ -15,6 +15,7 @@ from fp8gemm.ahead.kernels import (
     chips_named,
     demand,
     masked_quantizers,
+    routing_kernels,
     row_quantizers,
     weight_quantizers,
 )
@@ -61,6 +62,7 @@ def demand_of_model(
     problems += [problem for block in experts for problem in problems_of_experts(block, max_m, output)]
     if experts:
         quantizers += row_quantizers(INPUTS[output]) + masked_quantizers(INPUTS[output])
+        quantizers += routing_kernels(INPUTS[output])
     gradients: list[Problem] = []
     for layer in trained:
         tokens = MAX_M if max_m is None else max_m

@@ -80,6 +80,9 @@ class QuantizeParams(ctypes.Structure):
         groups: how many; 0 without.
         transposed, transposed_scales: device addresses of what is written of the transpose; 0 without.
         transposed_pitch: from a block's scales to the next one's, there.
+        rows_of_tokens, kept_rows: device addresses of where each row goes, and of how many of these rows there are; 0
+            where rows stay in their order.
+        top_k: how many rows each row goes to; 0 where they stay.
     """
 
     _fields_ = [
@@ -101,6 +104,9 @@ class QuantizeParams(ctypes.Structure):
         ("transposed_pitch", ctypes.c_uint32),
         ("transposed", ctypes.c_void_p),
         ("transposed_scales", ctypes.c_void_p),
+        ("rows_of_tokens", ctypes.c_void_p),
+        ("kept_rows", ctypes.c_void_p),
+        ("top_k", ctypes.c_uint32),
     ]
 
 
@@ -119,6 +125,85 @@ class GroupRangesParams(ctypes.Structure):
         ("ends", ctypes.c_void_p),
         ("rows", ctypes.c_uint32),
         ("groups", ctypes.c_uint32),
+    ]
+
+
+class RouteParams(ctypes.Structure):
+    """``RouteParams`` as ``include/fp8gemm/kernels/route_tokens.cuh`` declares them.
+
+    Attributes:
+        ids: device address of the expert of each flat index.
+        counts: of what each chunk has of each group; 0 where there is one chunk.
+        offsets, rows, kept: of what is written.
+        first_expert: the id of group 0.
+        count, groups: of indices, and of groups.
+        wide: nonzero where ids are int64.
+        chunks: CTAs of the launch.
+    """
+
+    _fields_ = [
+        ("ids", ctypes.c_void_p),
+        ("counts", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("kept", ctypes.c_void_p),
+        ("first_expert", ctypes.c_int64),
+        ("count", ctypes.c_uint32),
+        ("groups", ctypes.c_uint32),
+        ("wide", ctypes.c_uint32),
+        ("chunks", ctypes.c_uint32),
+    ]
+
+
+class CopyParams(ctypes.Structure):
+    """``CopyParams`` as ``include/fp8gemm/kernels/copy_to_rows.cuh`` declares them; strides and pitch in elements.
+
+    Attributes:
+        codes, scales, rows: device addresses of what is read.
+        codes_of_rows, scales_of_rows: of what is written.
+        codes_stride, scales_stride, scales_stride_k: from token to token, and from K block to K block.
+        tokens, top_k, k: of what is read, of the rows of each token, and of columns.
+        scales_pitch: from a K block's written scales to the next one's.
+    """
+
+    _fields_ = [
+        ("codes", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("codes_of_rows", ctypes.c_void_p),
+        ("scales_of_rows", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("codes_stride", ctypes.c_int64),
+        ("scales_stride", ctypes.c_int64),
+        ("scales_stride_k", ctypes.c_int64),
+        ("tokens", ctypes.c_uint32),
+        ("top_k", ctypes.c_uint32),
+        ("k", ctypes.c_uint32),
+        ("scales_pitch", ctypes.c_uint32),
+    ]
+
+
+class UnpermuteParams(ctypes.Structure):
+    """``UnpermuteParams`` as ``include/fp8gemm/kernels/unpermute.cuh`` declares them.
+
+    Attributes:
+        y, weights, rows, kept: device addresses of what is read.
+        out: of the sums.
+        y_stride: from row to row, in elements.
+        tokens, top_k, n: of the sums, of the rows of each, and of columns.
+        weights_type: the place of the weights' type among ``InputType`` of ``include/fp8gemm/common/types.cuh``.
+    """
+
+    _fields_ = [
+        ("y", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("kept", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("y_stride", ctypes.c_int64),
+        ("tokens", ctypes.c_uint32),
+        ("top_k", ctypes.c_uint32),
+        ("n", ctypes.c_uint32),
+        ("weights_type", ctypes.c_uint32),
     ]
 
 

@@ -15,6 +15,7 @@ from fp8gemm.tuning.hopper import Chip, chip_name, named_chip
 from fp8gemm.tuning.problem import (
     NO_EPILOGUE,
     Grouping,
+    InputType,
     OutputType,
     Problem,
     Scaling,
@@ -76,8 +77,8 @@ def _terms(problem: Problem) -> str:
 
 
 def warmup_of_quantizer(request: KernelRequest) -> str:
-    """The command that compiles a quantiser and those beside it."""
-    config = dict(request.config)
+    """The command that compiles a quantiser and those beside it, or a kernel of routing, which may have no input."""
+    config = {"input": InputType.BFLOAT16, **dict(request.config)}
     command = f"fp8gemm warmup --quantizers {config.get('k', 16)} --out-dtype {_type_name(config['input'])}"
     if config.get("weight", config["input"]) is not config["input"]:
         command += f" --norm-weights {_type_name(config['weight'])}"

@@ -22,9 +22,11 @@ from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.table import NO_TABLES, Tables, tables_in_force
 
 if TYPE_CHECKING:
+    from fp8gemm.jit.request import KernelRequest
     from fp8gemm.kernels.group_ranges import GroupRangesKernel
     from fp8gemm.kernels.grouped import GroupedKernel
     from fp8gemm.kernels.quantize import QuantizeKernel, Quantizer
+    from fp8gemm.kernels.routing import RoutingKernel
 
 _Kernel = TypeVar("_Kernel")
 _GemmKey = tuple[AnyProblem, Config, int, Chip, bool]
@@ -93,6 +95,33 @@ def quantizer_for(quantizer: Quantizer, device_index: int) -> QuantizeKernel:
     return _loaded(
         key,
         lambda: QuantizeKernel(quantizer, device_index=device_index, allow_compile=allowed, programmatic=programmatic),
+        lambda: warmup_of_quantizer(request),
+    )
+
+
+def routing_kernel_for(request: KernelRequest, device_index: int) -> RoutingKernel:
+    """The loaded kernel of a request of `fp8gemm.kernels.routing`; as with quantisers, no other can stand in for it.
+
+    Raises:
+        UnsupportedDeviceError: the GPU is not Hopper.
+        CacheMissError, CompileError, DriverError: it could not be found, built or loaded.
+    """
+    in_force = settings.current()
+    key = request.label, device_index, in_force.pdl
+    found: RoutingKernel | None = _kernels.get(key)
+    if found is not None:
+        return found
+    hopper_info(device_index)
+    if in_force.record is not None:
+        from fp8gemm.kernels.recording import record_quantizer
+
+        record_quantizer(in_force.record, request.family, dict(request.config))
+    from fp8gemm.kernels.routing import RoutingKernel
+
+    allowed, programmatic = in_force.jit == "compile", in_force.pdl
+    return _loaded(
+        key,
+        lambda: RoutingKernel(request, device_index=device_index, allow_compile=allowed, programmatic=programmatic),
         lambda: warmup_of_quantizer(request),
     )
 

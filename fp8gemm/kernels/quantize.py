@@ -106,6 +106,17 @@ def quantizer_of_masked(source: QuantizeSource, dtype: InputType) -> Quantizer:
     return Quantizer(request, _WARP * _WARPS, grid)
 
 
+def quantizer_to_rows(dtype: InputType) -> Quantizer:
+    """1x128 scales of rows that each go to several places; a warp has two K blocks of one that is read, as M counts."""
+    request = KernelRequest(
+        label=f"quantize-to-rows-{dtype.value}",
+        header="fp8gemm/kernels/quantize_to_rows.cuh",
+        family="QuantizeToRows",
+        config=(("input", dtype), ("warps", _WARPS)),
+    )
+    return Quantizer(request, _WARP * _WARPS, lambda m, k: _ceil_div(m * _ceil_div(k, 2 * _BLOCK), _WARPS))
+
+
 def warps_of_block(n: int, k: int) -> int:
     """How many warps a block has at its best, of an (N, K) weight, one of `WARPS_OF_BLOCK`."""
     return 32 if _ceil_div(n, _BLOCK) * _ceil_div(k, _BLOCK) <= _FEW_BLOCKS else 8
@@ -246,6 +257,28 @@ class QuantizeKernel:
         params.x_group_stride, params.x_stride, params.scales_pitch = x.stride(0), x.stride(1), scales.stride(2)
         params.groups, params.rows, params.k, params.counts = groups, rows, k, counts.data_ptr()
         return BoundLaunch(self._launch, arguments, stream, self._grid(groups * rows, k))
+
+    def bind_to_rows(
+        self, x: Tensor, codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor, *, stream: int
+    ) -> BoundLaunch:
+        """As `bind`, for rows that each go to several places.
+
+        Args:
+            x: (T, K), T > 0, its rows on 16-byte boundaries.
+            codes: (T * top_k, K) e4m3, contiguous.
+            scales: (T * top_k, ceil(K/128)) float32, MN-major.
+            rows: (T, top_k) int64, contiguous: where each row goes.
+            offsets: int32, contiguous: rows from the last of them on are not written.
+            stream: the CUstream.
+        """
+        arguments = Arguments(QuantizeParams)
+        params = arguments.params
+        (tokens, k), top_k = x.shape, rows.shape[1]
+        params.x, params.codes, params.scales = x.data_ptr(), codes.data_ptr(), scales.data_ptr()
+        params.x_stride, params.rows, params.k, params.scales_pitch = x.stride(0), tokens, k, scales.stride(1)
+        params.rows_of_tokens, params.top_k = rows.data_ptr(), top_k
+        params.kept_rows = offsets.data_ptr() + (offsets.shape[0] - 1) * offsets.element_size()
+        return BoundLaunch(self._launch, arguments, stream, self._grid(tokens, k))
 
     def rebind(self, bound: BoundLaunch, *, x: int, codes: int, scales: int, stream: int) -> BoundLaunch:
         """A launch like ``bound``, of this kernel, for an input and outputs like its own at other device addresses."""

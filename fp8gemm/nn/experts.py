@@ -9,19 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, check_dtype
-from fp8gemm.checks.tensors import check_kept, check_tensor
+from fp8gemm.checks.dtypes import INPUTS, check_dtype
+from fp8gemm.checks.tensors import check_kept, check_tensor, check_whole
 from fp8gemm.nn.checkpoint import Stored
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
-from fp8gemm.nn.experts_routed import Weights, of_sorted, of_tokens
-from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_shaped
+from fp8gemm.nn.experts_routed import Weights, of_hidden, of_sorted, of_tokens
+from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_masked, check_routed, check_sorted
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
 from fp8gemm.products.grouped import gemm_masked
-from fp8gemm.products.operands import contiguous_rows
+from fp8gemm.products.operands import contiguous_rows, uses_reference
+from fp8gemm.products.prepared import prepare_experts
 from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
 from fp8gemm.scales import block_count
-
-_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 class Fp8Experts(nn.Module):
@@ -164,6 +163,28 @@ class Fp8Experts(nn.Module):
             setattr(block, name + SCALES, frozen(weight.scales))
         return block
 
+    def prepare(self, dtype: torch.dtype = torch.bfloat16, *, max_m: int = 16384) -> Fp8Experts:
+        """Compile or fetch, and load, the kernels of `forward`, so that no call waits for them, and the first may be
+        captured in a CUDA graph. Where the weights are on no GPU there are none.
+
+        Args:
+            dtype: of the tokens to come.
+            max_m: rows up to which, of a typical expert: T * top_k / num_experts.
+
+        Returns:
+            The block.
+
+        Raises:
+            InputError: another dtype, or no rows.
+            UnsupportedDeviceError, CacheMissError, CompileError, DriverError: as in `fp8gemm.gemm_grouped`.
+        """
+        check_dtype("dtype", dtype, INPUTS)
+        check_whole("max_m", max_m, 1)
+        weights = [codes for codes, _ in self.operands()]
+        if not uses_reference(weights[0]):
+            prepare_experts(weights, dtype, max_m=max_m, batch_invariant=self.batch_invariant)
+        return self
+
     def forward(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of each token's experts.
 
@@ -179,9 +200,10 @@ class Fp8Experts(nn.Module):
         Raises:
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
-        self._check_routed(hidden, expert_ids, weights)
+        check_routed(hidden, expert_ids, weights, self.hidden_size, self.gate_up_proj.device)
         options = self._options_of(hidden.dtype, expert_ids)
-        return self._of_tokens(*quantize_activation(contiguous_rows(hidden)), expert_ids, weights, options)
+        given, operands = (contiguous_rows(hidden), expert_ids, weights), self.operands()
+        return of_hidden(*given, operands, first_expert=self.first_expert, options=options)
 
     def forward_sorted(
         self, x: Tensor, offsets: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -201,11 +223,7 @@ class Fp8Experts(nn.Module):
         Raises:
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
-        groups, device = self.num_local_experts, self.gate_up_proj.device
-        check_shaped("x", x, INPUTS if scales is None else (CODES,), (None, self.hidden_size), "(M, H)", device)
-        check_tensor("offsets", offsets)
-        shape, meaning = ((2, groups), "(2, G)") if offsets.dim() == 2 else ((groups + 1,), "(G + 1,)")
-        check_shaped("offsets", offsets, INTEGERS, shape, meaning, device)
+        check_sorted(x, offsets, scales, self.num_local_experts, self.hidden_size, self.gate_up_proj.device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(contiguous_rows(x)) if scales is None else (x, scales)
         return of_sorted(codes, scales, offsets, self.operands(), options)
@@ -227,23 +245,12 @@ class Fp8Experts(nn.Module):
         Raises:
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
-        groups, device = self.num_local_experts, self.gate_up_proj.device
-        dtypes = INPUTS if scales is None else (CODES,)
-        check_shaped("x", x, dtypes, (groups, None, self.hidden_size), "(G, max_m, H)", device)
-        check_shaped("counts", counts, INTEGERS, (groups,), "(G,)", device)
+        check_masked(x, counts, scales, self.num_local_experts, self.hidden_size, self.gate_up_proj.device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(contiguous_rows(x), counts=counts) if scales is None else (x, scales)
         gate_up, down = self.operands()
         between = gemm_masked(codes, scales, *gate_up, counts, **options)
         return gemm_masked(*quantize_silu_mul(between, counts=counts), *down, counts, **options)
-
-    def _check_routed(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> None:
-        device = self.gate_up_proj.device
-        check_shaped("hidden", hidden, INPUTS, (None, self.hidden_size), "(T, H)", device)
-        check_tensor("expert_ids", expert_ids)
-        shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
-        check_shaped("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
-        check_shaped("weights", weights, _FLOATS, shape, "(T, top_k)", device)
 
     def _of_tokens(
         self, codes: Tensor, scales: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]

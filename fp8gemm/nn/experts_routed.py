@@ -9,10 +9,24 @@ from torch import Tensor
 from fp8gemm.nn.experts_shape import WithScales
 from fp8gemm.products.grouped import gemm_grouped
 from fp8gemm.products.quantize import quantize_silu_mul
-from fp8gemm.routing import permute, unpermute
+from fp8gemm.routing import SortedTokens, permute, quantize_permuted, unpermute
 
 Weights = tuple[WithScales, WithScales]
 """Gate and up of all experts here, then down."""
+
+
+def of_hidden(
+    hidden: Tensor,
+    expert_ids: Tensor,
+    weights: Tensor,
+    of: Weights,
+    *,
+    first_expert: int = 0,
+    options: dict[str, Any],
+) -> Tensor:
+    """`of_tokens` of ``hidden`` (T, H), K contiguous, quantised on its way to the experts' rows."""
+    tokens = quantize_permuted(hidden, expert_ids, of[0][0].shape[0], first_expert=first_expert)
+    return _summed(tokens, weights, of, options)
 
 
 def of_tokens(
@@ -37,7 +51,12 @@ def of_tokens(
         (T, H) of the ``out_dtype`` in ``options``.
     """
     tokens = permute(codes, scales, expert_ids, of[0][0].shape[0], first_expert=first_expert)
-    return unpermute(of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options), tokens.permutation, weights)
+    return _summed(tokens, weights, of, options)
+
+
+def _summed(tokens: SortedTokens, weights: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:
+    y = of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options)
+    return unpermute(y, tokens.permutation, weights)
 
 
 def of_sorted(codes: Tensor, scales: Tensor, offsets: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:

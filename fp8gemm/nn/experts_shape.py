@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fp8gemm.checks.dtypes import listed
+from fp8gemm.checks.dtypes import CODES, INPUTS, INTEGERS, listed
 from fp8gemm.checks.tensors import check_features, check_no_gradient, check_tensor, check_whole, found
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
@@ -111,3 +111,43 @@ def check_shaped(
     if tensor.device != device:
         raise InputError(f"{name}: expected the device of the weights, {device}, got {tensor.device}")
     check_no_gradient(name, tensor)
+
+
+def check_routed(hidden: Tensor, expert_ids: Tensor, weights: Tensor, hidden_size: int, device: torch.device) -> None:
+    """Tokens (T, hidden_size), and of each its experts and their weights, (T, top_k), fit together.
+
+    Raises:
+        InputError: they do not; the message begins with the name of one.
+    """
+    check_shaped("hidden", hidden, INPUTS, (None, hidden_size), "(T, H)", device)
+    check_tensor("expert_ids", expert_ids)
+    shape = hidden.shape[0], expert_ids.shape[-1] if expert_ids.dim() else 1
+    check_shaped("expert_ids", expert_ids, INTEGERS, shape, "(T, top_k)", device)
+    check_shaped("weights", weights, (*INPUTS, torch.float64), shape, "(T, top_k)", device)
+
+
+def check_sorted(
+    x: Tensor, offsets: Tensor, scales: Tensor | None, groups: int, hidden_size: int, device: torch.device
+) -> None:
+    """Rows (M, H), which have ``scales`` if they are codes, and offsets of so many experts fit together.
+
+    Raises:
+        InputError: as `check_routed`.
+    """
+    check_shaped("x", x, INPUTS if scales is None else (CODES,), (None, hidden_size), "(M, H)", device)
+    check_tensor("offsets", offsets)
+    shape, meaning = ((2, groups), "(2, G)") if offsets.dim() == 2 else ((groups + 1,), "(G + 1,)")
+    check_shaped("offsets", offsets, INTEGERS, shape, meaning, device)
+
+
+def check_masked(
+    x: Tensor, counts: Tensor, scales: Tensor | None, groups: int, hidden_size: int, device: torch.device
+) -> None:
+    """Rows (G, max_m, H), which have ``scales`` if they are codes, and counts of so many experts fit together.
+
+    Raises:
+        InputError: as `check_routed`.
+    """
+    dtypes = INPUTS if scales is None else (CODES,)
+    check_shaped("x", x, dtypes, (groups, None, hidden_size), "(G, max_m, H)", device)
+    check_shaped("counts", counts, INTEGERS, (groups,), "(G,)", device)

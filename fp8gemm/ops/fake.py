@@ -15,6 +15,14 @@ from fp8gemm.checks.dtypes import CODES
 from fp8gemm.checks.groups import check_grouped, check_k_grouped, check_masked
 from fp8gemm.checks.operands import check_product
 from fp8gemm.checks.quantizers import check_matrix, check_norm, check_quantized, check_residual, check_rows
+from fp8gemm.checks.routing import (
+    check_devices,
+    check_ids,
+    check_offsets_of_routes,
+    check_routes,
+    check_sums,
+    check_tokens,
+)
 from fp8gemm.scales import block_count, mn_major_pitch
 from fp8gemm.sizes import SCALE_BLOCK
 
@@ -164,10 +172,45 @@ def _gemm_k_grouped_out(
     check_k_grouped(a, scales_a, b, scales_b, offsets, c, out)
 
 
+def _route(expert_ids: Tensor, num_experts: int, first_expert: int) -> tuple[Tensor, Tensor, Tensor]:
+    check_ids(expert_ids, num_experts, first_expert)
+    shape = expert_ids.shape
+    offsets = expert_ids.new_empty((num_experts + 1,), dtype=torch.int32)
+    return offsets, expert_ids.new_empty(shape, dtype=torch.int64), expert_ids.new_empty(shape, dtype=torch.bool)
+
+
+def _quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    check_matrix("x", x, shape="(T, K)")
+    check_routes(rows, x.shape[0])
+    check_offsets_of_routes(offsets)
+    check_devices(x.device, rows=rows, offsets=offsets)
+    return _of_rows(x, rows)
+
+
+def _copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    check_tokens(codes, scales)
+    check_routes(rows, codes.shape[0])
+    check_devices(codes.device, scales=scales, rows=rows)
+    return _of_rows(codes, rows)
+
+
+def _of_rows(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and scales of each row of ``x`` (T, K), as often as it has rows (T, top_k)."""
+    count, pitch = rows.shape[0] * rows.shape[1], mn_major_pitch(rows.shape[0] * rows.shape[1])
+    scales = x.new_empty_strided((count, block_count(x.shape[1])), (1, pitch), dtype=torch.float32)
+    return x.new_empty((count, x.shape[1]), dtype=CODES), scales
+
+
+def _unpermute(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+    check_sums(y, rows, kept, weights)
+    return y.new_empty((rows.shape[0], y.shape[1]))
+
+
 _ALL: tuple[Callable[..., Any], ...] = (
     *(_gemm, _gemm_out, _gemm_grouped, _gemm_grouped_out, _gemm_masked, _gemm_masked_out),
     *(_gemm_k_grouped, _gemm_k_grouped_out, _quantize_activation, _quantize_activation_out),
     *(_quantize_weight, _quantize_with_transpose, _quantize_silu_mul, _quantize_rms_norm, _quantize_add_rms_norm),
+    *(_route, _quantize_to_rows, _copy_to_rows, _unpermute),
 )
 FAKES = {fake.__name__.removeprefix("_"): fake for fake in _ALL}
 """By the operator's name."""

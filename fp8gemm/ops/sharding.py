@@ -121,9 +121,36 @@ def _quantize_add_rms_norm(*args: Any) -> list[Rule]:
     return [_placed([place] * 3, [place, place, _WHOLE], args) for place in (_WHOLE, _ROWS)]
 
 
+def _route(*args: Any) -> list[Rule]:
+    """Where a row goes depends on all tokens."""
+    return [_placed([_WHOLE] * 3, [_WHOLE], args)]
+
+
+def _quantize_to_rows(*args: Any) -> list[Rule]:
+    x, *_ = args
+    rules = [_placed([_WHOLE] * 2, [_WHOLE] * 3, args)]
+    if _divides(x.shape[1], x):
+        rules.append(_placed([_COLUMNS] * 2, [_COLUMNS, _WHOLE, _WHOLE], args))
+    return rules
+
+
+def _copy_to_rows(*args: Any) -> list[Rule]:
+    codes, *_ = args
+    rules = [_placed([_WHOLE] * 2, [_WHOLE] * 3, args)]
+    if _divides(codes.shape[1], codes):
+        rules.append(_placed([_COLUMNS] * 2, [_COLUMNS, _COLUMNS, _WHOLE], args))
+    return rules
+
+
+def _unpermute(*args: Any) -> list[Rule]:
+    """Columns are summed each by itself."""
+    return [_placed([place], [place, _WHOLE, _WHOLE, _WHOLE], args) for place in (_WHOLE, _COLUMNS)]
+
+
 _ALL: tuple[Callable[..., list[Rule]], ...] = (
     *(_gemm, _gemm_grouped, _gemm_masked, _gemm_k_grouped, _quantize_activation, _quantize_silu_mul),
     *(_quantize_weight, _quantize_with_transpose, _quantize_rms_norm, _quantize_add_rms_norm),
+    *(_route, _quantize_to_rows, _copy_to_rows, _unpermute),
 )
 
 for _rules in _ALL:

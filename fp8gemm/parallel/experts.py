@@ -17,14 +17,13 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.experts_checkpoint import checked_state
-from fp8gemm.nn.experts_routed import Weights
-from fp8gemm.nn.experts_shape import NAMES
+from fp8gemm.nn.experts_routed import Weights, of_hidden
+from fp8gemm.nn.experts_shape import NAMES, check_routed
 from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import become, check_divisible, distributed, is_on, local
 from fp8gemm.parallel.collectives import gather_quantized, gathered, packed, summed, summed_part, unpacked
 from fp8gemm.products.operands import contiguous_rows
-from fp8gemm.products.quantize import quantize_activation
-from fp8gemm.routing import permute, unpermute
+from fp8gemm.routing import quantize_permuted, unpermute
 
 Exchange = Literal["gather", "all_to_all"]
 
@@ -57,23 +56,23 @@ class ParallelExperts(Fp8Experts):
             self._mine(name, each)
             for name, each in (("hidden", hidden), ("expert_ids", expert_ids), ("weights", weights))
         )
-        self._check_routed(hidden, expert_ids, weights)
+        check_routed(hidden, expert_ids, weights, self.hidden_size, self.gate_up_proj.device)
         group = self._mesh.get_group()
         if isinstance(self._given, Shard) and self._exchange == "all_to_all":
             return self._sent(hidden, expert_ids, weights, group)
         if isinstance(self._given, Replicate):
-            codes, scales = quantize_activation(contiguous_rows(hidden))
-        else:
-            codes, scales = gather_quantized(hidden, group)
-            expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
+            given, operands = (contiguous_rows(hidden), expert_ids, weights), self.operands()
+            options = self._options_of(hidden.dtype, expert_ids)
+            return summed(of_hidden(*given, operands, first_expert=self.first_expert, options=options), group)
+        codes, scales = gather_quantized(hidden, group)
+        expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
         options = self._options_of(hidden.dtype, expert_ids)
-        part = self._of_tokens(codes, scales, expert_ids, weights, options)
-        return summed(part, group) if isinstance(self._given, Replicate) else summed_part(part, 0, group)
+        return summed_part(self._of_tokens(codes, scales, expert_ids, weights, options), 0, group)
 
     def _sent(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor, group: ProcessGroup) -> Tensor:
         """Rows go to the ranks that have their experts, quantised, and what comes out goes back."""
         ranks, here = self._mesh.size(), self.num_local_experts
-        tokens = permute(*quantize_activation(contiguous_rows(hidden)), expert_ids, self.num_experts)
+        tokens = quantize_permuted(contiguous_rows(hidden), expert_ids, self.num_experts)
         counts = tokens.offsets.diff().view(ranks, here)
         counts_here = torch.empty_like(counts)
         dist.all_to_all_single(counts_here, counts, group=group)

@@ -35,6 +35,13 @@ def _quantize() -> Any:
     return quantize
 
 
+@cache
+def _routing() -> Any:
+    from fp8gemm.products import routing
+
+    return routing
+
+
 def _gemm(*args: Any) -> Any:
     *operands, out_dtype, batch_invariant, static_weights = args
     return _dense().multiply((*operands, None), (out_dtype, batch_invariant, static_weights))
@@ -92,5 +99,9 @@ register(
         "quantize_add_rms_norm": lambda x, residual, weight, eps: _quantize().direct_add_rms_norm(
             x, residual, weight, eps
         ),
+        "route": lambda *args: _routing().direct_route(*args),
+        "quantize_to_rows": lambda *args: _routing().direct_quantize_to_rows(*args),
+        "copy_to_rows": lambda *args: _routing().direct_copy_to_rows(*args),
+        "unpermute": lambda *args: _routing().direct_unpermute(*args),
     }
 )

@@ -182,6 +182,17 @@ def test_a_graph_replayed_with_changing_tokens_and_experts(
     assert int(wrong) == 0
 
 
+def test_a_prepared_block_is_captured_without_a_call_before(generator: torch.Generator) -> None:
+    """Of sizes that no other test has, so that nobody has loaded its kernels."""
+    experts, given = block(12, 384, 144, generator), tokens(40, 384, 12, 3, generator)
+    experts.prepare(max_m=64)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = experts(*given)
+    graph.replay()
+    assert same_bits(y, experts(*given)) and relative_error(y, expected(experts, given)) < limit(given)
+
+
 def test_a_masked_graph_replayed_with_changing_counts(experts: Fp8Experts, generator: torch.Generator) -> None:
     max_m = 24
     x = torch.randn(G, max_m, H, generator=generator, device=generator.device).to(BF16)

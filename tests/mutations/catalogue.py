@@ -12,6 +12,7 @@ from tests.mutations import (
     placement,
     quantize,
     release,
+    routing,
     scales,
     shares,
     split,
@@ -37,6 +38,7 @@ MUTANTS = (
     + groups.MUTANTS
     + grouped.MUTANTS
     + quantize.MUTANTS
+    + routing.MUTANTS
 )
 GPU_MUTANTS = tuple(mutant for mutant in MUTANTS if mutant.gpu)
 

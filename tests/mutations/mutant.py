@@ -15,7 +15,9 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_blocks,
     quantizer_of_norm,
     quantizer_of_rows,
+    quantizer_to_rows,
 )
+from fp8gemm.kernels.routing import ROUTE_TOKENS, unpermute_request
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, InputType, OutputType, Problem, Scaling, StoreKind
@@ -145,6 +147,9 @@ SAMPLES = {
     "quantize_blocks": Sample(quantizer_of_blocks(_INPUT, 8).request),
     "quantize_norm": _norm(residual=False),
     "quantize_add_norm": _norm(residual=True),
+    "route_tokens": Sample(ROUTE_TOKENS),
+    "quantize_to_rows": Sample(quantizer_to_rows(_INPUT).request),
+    "unpermute": Sample(unpermute_request(_INPUT)),
 }
 
 

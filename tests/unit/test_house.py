@@ -30,12 +30,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jit": {"cache", "driver", "errors", "settings"},
     "checks": {"tuning", "errors", "scales", "sizes"},
     "ops": {"checks", "scales", "sizes"},
-    "routing": {"checks", "errors", "scales", "sizes"},
     "kernels": {"jit", "tuning", "driver", "errors", "settings", "sizes"},
     "products": {
         *("kernels", "checks", "ops", "reference", "jit", "tuning", "driver"),
         *("errors", "settings", "scales", "sizes"),
     },
+    "routing": {"products", "checks", "reference", "errors", "scales", "sizes"},
     "nn": {"products", "routing", "checks", "errors", "scales", "sizes", "terminal"},
     "parallel": {"nn", "products", "ops", "routing", "checks", "errors", "scales", "sizes"},
     "integrations": {

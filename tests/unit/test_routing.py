@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm.errors import InputError
-from fp8gemm.routing import Permutation, permute, permute_masked, unpermute
+from fp8gemm.routing import Permutation, permute, permute_masked, quantize_permuted, unpermute
 from fp8gemm.scales import is_mn_major
 from tests import cases
 from tests.calls import picked, same_bits
@@ -247,3 +247,47 @@ def test_bad_outputs_are_named(y, weights, message):
     permutation = Permutation(torch.arange(8).view(4, 2), torch.ones(4, 2, dtype=torch.bool))
     with pytest.raises(InputError, match=message):
         unpermute(y, permutation, weights)
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("count", [1, 40])
+def test_tokens_quantised_on_the_way_are_those_that_were_quantised_before(count, dtype):
+    x, ids = torch.randn(count, K).to(dtype), drawn_ids(count)
+    found = quantize_permuted(x, ids, EXPERTS, first_expert=1)
+    expected = permute(*fp8gemm.quantize_activation(x), ids, EXPERTS, first_expert=1)
+    kept = int(expected.offsets[-1])
+    assert same_bits(found.codes[:kept], expected.codes[:kept]) and found.codes.is_contiguous()
+    assert torch.equal(found.scales[:kept], expected.scales[:kept]) and is_mn_major(found.scales)
+    assert torch.equal(found.offsets, expected.offsets)
+    assert torch.equal(found.permutation.rows, expected.permutation.rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((CODES, IDS, 5), "x: expected one of torch.bfloat16.*got torch.float8_e4m3fn"),
+        ((CODES.float()[:, :-1], IDS, 5), "x: expected .*K a positive multiple of 16"),
+        ((CODES.float(), IDS[:3], 5), r"expert_ids: expected shape \(T, top_k\) with T = 4.*got \(3, 2\)"),
+        ((CODES.float(), IDS.float(), 5), "expert_ids: expected torch.int32 or torch.int64"),
+        ((CODES.float(), IDS, 0), "num_experts: expected at least 1, got 0"),
+        ((CODES.float(), IDS.to("meta"), 5), "expert_ids: expected on cpu, got meta"),
+    ],
+)
+def test_bad_tokens_that_are_not_quantised_are_named(arguments, message):
+    with pytest.raises(InputError, match=message):
+        quantize_permuted(*arguments)
+
+
+def test_a_first_expert_that_cannot_be():
+    for first in (-1, 2**31):
+        with pytest.raises(InputError, match=f"first_expert: expected 0 to 2147483647, got {first}"):
+            permute(CODES, SCALES, IDS, 5, first_expert=first)
+
+
+def test_weights_of_a_router_have_gradients():
+    codes, scales = tokens(6)
+    found, y = permute(codes, scales, drawn_ids(6), EXPERTS), torch.randn(18, 8)
+    weights = torch.rand(6, 3, requires_grad=True)
+    unpermute(y, found.permutation, weights).sum().backward()
+    sums = y.sum(1)[found.permutation.rows].masked_fill(~found.permutation.kept, 0.0)
+    torch.testing.assert_close(weights.grad, sums)

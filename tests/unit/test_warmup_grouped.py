@@ -205,9 +205,9 @@ def test_weights_of_groups_by_their_sizes() -> None:
     assert shapes_of(asked(*usual, "--layout", "columns")) == {("columns", 8, 256, 128)}
     assert shapes_of(asked(*usual, "--layout", "all")) == shapes_of(asked(*usual)) | {("columns", 8, 256, 128)}
     assert shapes_of(asked(*usual, "--layout", "none")) == set()
-    assert {"QuantizeMasked", "QuantizeRows", "QuantizeBlocks", "QuantizeNorm"} == {
-        each.family for each in asked(*usual).quantizers
-    }
+    quantizers = {"QuantizeMasked", "QuantizeRows", "QuantizeToRows", "QuantizeBlocks", "QuantizeNorm"}
+    routing = {"RouteTokens", "CountRoutes", "CopyToRows", "Unpermute"}
+    assert {each.family for each in asked(*usual).quantizers} == quantizers | routing
     more = asked(*usual, "--out-dtype", "bfloat16,float32", "--any-strides", "--batch-invariant").gemms["h200"]
     kinds = {(dict(each.config)["output"], dict(each.config)["store"]) for each in more if each != GROUP_RANGES}
     assert len(kinds) == 4 and not [each for each in more if each.family == "GroupedSwapAb"]
@@ -256,6 +256,7 @@ def test_a_models_blocks_of_experts_are_enough_on_no_device_yet() -> None:
     assert {each.label for each in found.quantizers} == {
         *(f"quantize-rows-{source}-f16-r{rows}" for source in ("plain", "silu-mul") for rows in (1, 2, 4)),
         *(f"quantize-masked-{source}-f16" for source in ("plain", "silu-mul")),
+        *("route-tokens", "count-routes", "copy-to-rows", "quantize-to-rows-f16", "unpermute-f16"),
     }
     model = torch.nn.Sequential(torch.nn.Linear(512, 1024, device="meta", dtype=torch.bfloat16), block)
     nn.convert(model)

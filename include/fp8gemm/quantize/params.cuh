@@ -23,9 +23,12 @@ struct QuantizeParams {
     int64_t x_group_stride;  ///< codes and scales of groups are packed
     uint32_t groups;         ///< 0 where there are none
     uint32_t transposed_pitch;
-    uint8_t* transposed;       ///< (k, rows rounded up to 128) e4m3, packed, if the transpose is asked for
-    float* transposed_scales;  ///< its: (ceil(rows / 128), transposed_pitch), rows of the transpose adjacent
+    uint8_t* transposed;            ///< (k, rows rounded up to 128) e4m3, packed, if the transpose is asked for
+    float* transposed_scales;       ///< its: (ceil(rows / 128), transposed_pitch), rows of the transpose adjacent
+    const int64_t* rows_of_tokens;  ///< (rows, top_k): where each row of x goes; codes and scales have rows * top_k
+    const int32_t* kept_rows;       ///< how many of these there are: the others are of no group
+    uint32_t top_k;                 ///< 0 where rows stay in their order
 };
-static_assert(sizeof(QuantizeParams) == 120, "the host lays out this struct byte by byte");
+static_assert(sizeof(QuantizeParams) == 144, "the host lays out this struct byte by byte");
 
 }  // namespace fp8gemm

@@ -1,0 +1,200 @@
+"""Routing of tokens: where they go, quantised or copied there, and weighted sums of what comes back.
+
+`fp8gemm.reference.routing` says what each computes, to the bit; `fp8gemm.routing` is what users call. CPU tensors, any
+with ``FP8GEMM_BACKEND=reference``, and sizes that no kernel takes go to the reference, which PyTorch computes where the
+tensors are.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+import fp8gemm.products.operators  # noqa: F401  # which are what is traced
+from fp8gemm.checks import memory
+from fp8gemm.checks.dtypes import INPUTS
+from fp8gemm.checks.quantizers import check_matrix
+from fp8gemm.checks.routing import (
+    check_devices,
+    check_ids,
+    check_offsets_of_routes,
+    check_routes,
+    check_sums,
+    check_tokens,
+)
+from fp8gemm.driver.current import current_stream, on_device
+from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels.loaded import quantizer_for, routing_kernel_for
+from fp8gemm.kernels.quantize import Quantizer, quantizer_to_rows
+from fp8gemm.kernels.routing import (
+    COPIED,
+    COPY_TO_ROWS,
+    COUNT_ROUTES,
+    ROUTE_TOKENS,
+    VECTOR,
+    chunks_of,
+    unpermute_request,
+)
+from fp8gemm.products.operands import uses_reference
+from fp8gemm.products.quantizers import aligned
+from fp8gemm.products.watched import goes_to_operator
+from fp8gemm.reference import routing as reference
+from fp8gemm.scales import block_count, empty_mn_major
+from fp8gemm.tuning.grouped_problem import MAX_GROUPS
+
+Routes = tuple[Tensor, Tensor, Tensor]
+"""offsets (G + 1,) int32, rows (T, top_k) int64, kept (T, top_k) bool."""
+
+
+def route(expert_ids: Tensor, num_experts: int, first_expert: int = 0) -> Routes:
+    """Where the rows of each token go, sorted by expert; see `fp8gemm.reference.routing.route`.
+
+    Raises:
+        InputError: ``expert_ids`` is not int32 or int64 of shape (T, top_k), or there are no experts.
+    """
+    if goes_to_operator("expert_ids", expert_ids):
+        routes: Routes = torch.ops.fp8gemm.route(expert_ids, num_experts, first_expert)
+        return routes
+    return direct_route(expert_ids, num_experts, first_expert)
+
+
+def quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """The codes and MN-major scales of `fp8gemm.quantize_activation`, of each token in each of its rows.
+
+    Args:
+        x: (T, K) as in `fp8gemm.quantize_activation`.
+        rows, offsets: of `route`.
+
+    Returns:
+        Codes (T * top_k, K) float8_e4m3fn, contiguous, and scales (T * top_k, ceil(K/128)) float32, MN-major. Rows of
+        no group, ``offsets[-1]`` and behind, hold anything.
+
+    Raises:
+        InputError: a tensor is not as described.
+    """
+    if goes_to_operator("x rows offsets", x, rows, offsets):
+        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_to_rows(x, rows, offsets)
+        return traced
+    return direct_quantize_to_rows(x, rows, offsets)
+
+
+def copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and MN-major scales of each token in each of its rows, those of no group too.
+
+    Raises:
+        InputError: a tensor is not as `fp8gemm.routing.permute` describes it.
+    """
+    if goes_to_operator("codes scales rows", codes, scales, rows):
+        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.copy_to_rows(codes, scales, rows)
+        return traced
+    return direct_copy_to_rows(codes, scales, rows)
+
+
+def unpermute(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sums of `fp8gemm.reference.routing.unpermute`; where gradients are asked for, by PyTorch's own
+    operations, through which they flow.
+
+    Raises:
+        InputError: a tensor is not as described there.
+    """
+    if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in (y, weights)):
+        check_sums(y, rows, kept, weights)
+        return reference.unpermute(y, rows, kept, weights)
+    if goes_to_operator("y rows kept weights", y, rows, kept, weights):
+        traced: Tensor = torch.ops.fp8gemm.unpermute(y, rows, kept, weights)
+        return traced
+    return direct_unpermute(y, rows, kept, weights)
+
+
+# The same of tensors with memory, traced by nobody: what the functions above and their operators compute.
+
+
+def direct_route(expert_ids: Tensor, num_experts: int, first_expert: int) -> Routes:
+    """`route`."""
+    check_ids(expert_ids, num_experts, first_expert)
+    memory.check_addresses(expert_ids=expert_ids)
+    if uses_reference(expert_ids) or num_experts > MAX_GROUPS:
+        return reference.route(expert_ids, num_experts, first_expert)
+    device, shape = expert_ids.device, expert_ids.shape
+    offsets = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
+    rows = torch.empty(shape, dtype=torch.int64, device=device)
+    kept = torch.empty(shape, dtype=torch.bool, device=device)
+    routes, ids, chunks = (offsets, rows, kept), expert_ids.contiguous(), chunks_of(expert_ids.numel())
+    counts = None if chunks == 1 else torch.empty((chunks, num_experts + 1), dtype=torch.int32, device=device)
+    requests = (ROUTE_TOKENS,) if counts is None else (COUNT_ROUTES, ROUTE_TOKENS)
+    kernels = [routing_kernel_for(request, device.index) for request in requests]
+    with on_device(device.index):
+        for kernel in kernels:
+            kernel.bind_route(ids, routes, counts, first_expert, stream=current_stream(device.index))()
+    return routes
+
+
+def direct_quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """`quantize_to_rows`."""
+    check_matrix("x", x, shape="(T, K)")
+    check_routes(rows, x.shape[0])
+    check_offsets_of_routes(offsets)
+    check_devices(x.device, rows=rows, offsets=offsets)
+    memory.check_addresses(x=x, rows=rows, offsets=offsets)
+    if uses_reference(x):
+        return reference.quantize_to_rows(x, rows)
+    codes, scales = _empty(rows, x.shape[1])
+    if rows.numel():
+        index = x.device.index
+        kernel = quantizer_for(_quantizer(x.dtype), index)
+        with on_device(index):
+            stream = current_stream(index)
+            kernel.bind_to_rows(aligned(x), codes, scales, rows.contiguous(), offsets, stream=stream)()
+    return codes, scales
+
+
+def direct_copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """`copy_to_rows`."""
+    check_tokens(codes, scales)
+    check_routes(rows, codes.shape[0])
+    check_devices(codes.device, scales=scales, rows=rows)
+    memory.check_addresses(scales=scales, rows=rows)
+    if uses_reference(codes) or codes.shape[1] % COPIED:
+        return reference.copy_to_rows(codes, scales, rows)
+    copies = _empty(rows, codes.shape[1])
+    if copies[0].numel():
+        index = codes.device.index
+        kernel = routing_kernel_for(COPY_TO_ROWS, index)
+        with on_device(index):
+            kernel.bind_copy((aligned(codes), scales), rows.contiguous(), copies, stream=current_stream(index))()
+    return copies
+
+
+def direct_unpermute(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+    """`unpermute`."""
+    check_sums(y, rows, kept, weights)
+    memory.check_addresses(y=y, rows=rows, kept=kept, weights=weights)
+    if uses_reference(y) or y.shape[1] % VECTOR or y.stride(1) != 1:
+        return reference.unpermute(y, rows, kept, weights)
+    out = torch.empty((rows.shape[0], y.shape[1]), dtype=y.dtype, device=y.device)
+    if out.numel():
+        index = y.device.index
+        kernel = routing_kernel_for(_summing(y.dtype), index)
+        weights = weights if weights.dtype in INPUTS else weights.float()
+        given = aligned(y), rows.contiguous(), kept.contiguous(), weights.contiguous(), INPUTS[weights.dtype], out
+        with on_device(index):
+            kernel.bind_unpermute(*given, stream=current_stream(index))()
+    return out
+
+
+@lru_cache(maxsize=8)
+def _quantizer(dtype: torch.dtype) -> Quantizer:
+    return quantizer_to_rows(INPUTS[dtype])
+
+
+@lru_cache(maxsize=8)
+def _summing(dtype: torch.dtype) -> KernelRequest:
+    return unpermute_request(INPUTS[dtype])
+
+
+def _empty(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Memory for codes and MN-major scales of as many rows."""
+    codes = torch.empty((rows.numel(), k), dtype=torch.float8_e4m3fn, device=rows.device)
+    return codes, empty_mn_major(rows.numel(), block_count(k), device=rows.device)
