@@ -13,13 +13,12 @@ from fp8gemm.checks.dtypes import INPUTS, check_dtype
 from fp8gemm.checks.tensors import check_kept, check_tensor, check_whole
 from fp8gemm.nn.checkpoint import Stored
 from fp8gemm.nn.experts_checkpoint import checked_state, checked_weights
-from fp8gemm.nn.experts_routed import Weights, of_hidden, of_sorted, of_tokens
+from fp8gemm.nn.experts_routed import Weights, of_hidden, of_masked, of_sorted, of_tokens
 from fp8gemm.nn.experts_shape import DOWN, GATE_UP, SCALES, ExpertsShape, check_masked, check_routed, check_sorted
 from fp8gemm.nn.moving import codes_from_bytes, frozen, moving_only, state_with_bytes, zero_codes
-from fp8gemm.products.grouped import gemm_masked
 from fp8gemm.products.operands import contiguous_rows, uses_reference
 from fp8gemm.products.prepared import prepare_experts
-from fp8gemm.products.quantize import quantize_activation, quantize_silu_mul
+from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.scales import block_count
 
 
@@ -194,16 +193,15 @@ class Fp8Experts(nn.Module):
             weights: (T, top_k), of any floating dtype.
 
         Returns:
-            (T, H) of hidden's dtype, contiguous. The sum over a token's experts is float32, in an order that
-            depends on top_k alone.
+            (T, H) of hidden's dtype, contiguous. A token's sum is float32, in an order that depends on top_k alone.
 
         Raises:
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
         check_routed(hidden, expert_ids, weights, self.hidden_size, self.gate_up_proj.device)
         options = self._options_of(hidden.dtype, expert_ids)
-        given, operands = (contiguous_rows(hidden), expert_ids, weights), self.operands()
-        return of_hidden(*given, operands, first_expert=self.first_expert, options=options)
+        x, of, first = contiguous_rows(hidden), self.operands(), self.first_expert
+        return of_hidden(x, expert_ids, weights, of, first_expert=first, options=options)
 
     def forward_sorted(
         self, x: Tensor, offsets: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -248,16 +246,14 @@ class Fp8Experts(nn.Module):
         check_masked(x, counts, scales, self.num_local_experts, self.hidden_size, self.gate_up_proj.device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(contiguous_rows(x), counts=counts) if scales is None else (x, scales)
-        gate_up, down = self.operands()
-        between = gemm_masked(codes, scales, *gate_up, counts, **options)
-        return gemm_masked(*quantize_silu_mul(between, counts=counts), *down, counts, **options)
+        return of_masked(codes, scales, counts, self.operands(), options)
 
     def _of_tokens(
         self, codes: Tensor, scales: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]
     ) -> Tensor:
         """What the experts here add to the weighted sums of tokens that are quantised."""
-        operands = self.operands()
-        return of_tokens(codes, scales, expert_ids, weights, operands, first_expert=self.first_expert, options=options)
+        of, first = self.operands(), self.first_expert
+        return of_tokens(codes, scales, expert_ids, weights, of, first_expert=first, options=options)
 
     def operands(self) -> Weights:
         """What is multiplied by here: gate and up, then down. A block that is divided among ranks has more."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fp8gemm.nn.experts_shape import WithScales
-from fp8gemm.products.grouped import gemm_grouped
+from fp8gemm.products.grouped import gemm_grouped, gemm_masked
 from fp8gemm.products.quantize import quantize_silu_mul
 from fp8gemm.routing import SortedTokens, permute, quantize_permuted, unpermute
 
@@ -64,3 +64,10 @@ def of_sorted(codes: Tensor, scales: Tensor, offsets: Tensor, of: Weights, optio
     gate_up, down = of
     between = gemm_grouped(codes, scales, *gate_up, offsets=offsets, **options)
     return gemm_grouped(*quantize_silu_mul(between), *down, offsets=offsets, **options)
+
+
+def of_masked(codes: Tensor, scales: Tensor, counts: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:
+    """The same for the rows that each expert has room for, of which it has so many."""
+    gate_up, down = of
+    between = gemm_masked(codes, scales, *gate_up, counts, **options)
+    return gemm_masked(*quantize_silu_mul(between, counts=counts), *down, counts, **options)
