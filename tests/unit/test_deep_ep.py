@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fp8gemm.errors import InputError
 from fp8gemm.integrations.deep_ep import expanded_experts, expanded_offsets, low_latency_experts
-from fp8gemm.nn import Fp8Experts, experts, experts_routed
+from fp8gemm.nn import Fp8Experts, experts_routed
 from fp8gemm.products.operands import tma_scales, tma_scales_of_groups
 from fp8gemm.products.quantize import quantize_activation
 from tests.deep_ep import Buffer, ElasticBuffer, World
@@ -43,16 +43,16 @@ def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
     """Codes and scales of each grouped product."""
     found: list[tuple[Tensor, Tensor]] = []
 
-    def watch(module: Any, name: str) -> None:
-        product = getattr(module, name)
+    def watch(name: str) -> None:
+        product = getattr(experts_routed, name)
         monkeypatch.setattr(
-            module,
+            experts_routed,
             name,
             lambda a, scales, *rest, **options: found.append((a, scales)) or product(a, scales, *rest, **options),
         )
 
-    watch(experts, "gemm_masked")
-    watch(experts_routed, "gemm_grouped")
+    watch("gemm_masked")
+    watch("gemm_grouped")
     return found
 
 

@@ -28,7 +28,7 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
 from fp8gemm.kernels.hints import warmup_of
 from fp8gemm.kernels.recording import record_problem, recorded
-from fp8gemm.nn import experts, experts_routed
+from fp8gemm.nn import experts_routed
 from fp8gemm.products import grouped_products
 from fp8gemm.tuning.grouped import GROUPINGS, enumerate_grouped_configs, select_grouped
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS, GroupedProblem, grouped_problem
@@ -278,11 +278,8 @@ def test_a_block_of_experts_asks_for_nothing_else(monkeypatch: pytest.MonkeyPatc
 
         return call
 
-    for where, grouping, name in (
-        (experts_routed, Grouping.CONTIGUOUS, "gemm_grouped"),
-        (experts, Grouping.MASKED, "gemm_masked"),
-    ):
-        monkeypatch.setattr(where, name, noting(grouping, getattr(where, name)))
+    for grouping, name in ((Grouping.CONTIGUOUS, "gemm_grouped"), (Grouping.MASKED, "gemm_masked")):
+        monkeypatch.setattr(experts_routed, name, noting(grouping, getattr(experts_routed, name)))
     for tokens in (1, 40, 300):
         ids = torch.randint(0, groups, (tokens, 2))
         block(torch.randn(tokens, hidden, dtype=torch.bfloat16), ids, torch.rand(tokens, 2))
