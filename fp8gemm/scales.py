@@ -64,6 +64,18 @@ OF_WEIGHTS = Blocks(SCALE_BLOCK, SCALE_BLOCK)
 """What kernels multiply by, and layers keep."""
 
 
+def weight_blocks(name: str, size: object) -> Blocks:
+    """`Blocks.of` a weight: `OF_WEIGHTS`, or parts of those, whose scales can be folded.
+
+    Raises:
+        InputError: others; the message begins with ``name``.
+    """
+    blocks = Blocks.of(name, size)
+    if blocks.wide != OF_WEIGHTS:
+        raise InputError(f"{name}: expected blocks of several rows, which become {OF_WEIGHTS}, got {quoted(size)}")
+    return blocks
+
+
 def block_count(size: int) -> int:
     """How many 128-wide blocks cover `size`; the last may be partial."""
     return -(-size // SCALE_BLOCK)

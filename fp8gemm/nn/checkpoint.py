@@ -11,7 +11,7 @@ from torch import Tensor
 from fp8gemm.checks.tensors import found
 from fp8gemm.errors import InputError
 from fp8gemm.products.folding import SCALE_DTYPES, Names, fold_named
-from fp8gemm.scales import OF_WEIGHTS, Blocks, block_count
+from fp8gemm.scales import OF_WEIGHTS, Blocks, block_count, weight_blocks
 
 WEIGHT, SCALES, BIAS = "weight", "weight_scale_inv", "bias"
 """The parameters' names, as FP8 checkpoints have them."""
@@ -39,12 +39,7 @@ class Stored(NamedTuple):
         Raises:
             InputError: no scales of 128x128 blocks can be made of those.
         """
-        blocks = Blocks.of("block_size", block_size)
-        if blocks.wide != OF_WEIGHTS:
-            raise InputError(
-                f"block_size: expected blocks of several rows, which become {OF_WEIGHTS}, got {block_size}"
-            )
-        return cls(blocks, requantize)
+        return cls(weight_blocks("block_size", block_size), requantize)
 
     def blocks_of(self, scales: Tensor, n: int, k: int) -> Blocks:
         """Those of ``scales`` (..., rows, columns) of an (n, k) weight, whether these fit or not."""

@@ -200,8 +200,8 @@ class Fp8Experts(nn.Module):
         """
         check_routed(hidden, expert_ids, weights, self.hidden_size, self.gate_up_proj.device)
         options = self._options_of(hidden.dtype, expert_ids)
-        x, of, first = contiguous_rows(hidden), self.operands(), self.first_expert
-        return of_hidden(x, expert_ids, weights, of, first_expert=first, options=options)
+        first = self.first_expert
+        return of_hidden(hidden, expert_ids, weights, self.operands(), first_expert=first, options=options)
 
     def forward_sorted(
         self, x: Tensor, offsets: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None

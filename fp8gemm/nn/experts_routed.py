@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fp8gemm.nn.experts_shape import WithScales
 from fp8gemm.products.grouped import gemm_grouped, gemm_masked
+from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_silu_mul
 from fp8gemm.routing import SortedTokens, permute, quantize_permuted, unpermute
 
@@ -24,8 +25,8 @@ def of_hidden(
     first_expert: int = 0,
     options: dict[str, Any],
 ) -> Tensor:
-    """`of_tokens` of ``hidden`` (T, H), K contiguous, quantised on its way to the experts' rows."""
-    tokens = quantize_permuted(hidden, expert_ids, of[0][0].shape[0], first_expert=first_expert)
+    """`of_tokens` of ``hidden`` (T, H) of any strides, quantised on its way to the experts' rows."""
+    tokens = quantize_permuted(contiguous_rows(hidden), expert_ids, of[0][0].shape[0], first_expert=first_expert)
     return _summed(tokens, weights, of, options)
 
 

@@ -61,9 +61,9 @@ class ParallelExperts(Fp8Experts):
         if isinstance(self._given, Shard) and self._exchange == "all_to_all":
             return self._sent(hidden, expert_ids, weights, group)
         if isinstance(self._given, Replicate):
-            given, operands = (contiguous_rows(hidden), expert_ids, weights), self.operands()
-            options = self._options_of(hidden.dtype, expert_ids)
-            return summed(of_hidden(*given, operands, first_expert=self.first_expert, options=options), group)
+            first, options = self.first_expert, self._options_of(hidden.dtype, expert_ids)
+            y = of_hidden(hidden, expert_ids, weights, self.operands(), first_expert=first, options=options)
+            return summed(y, group)
         codes, scales = gather_quantized(hidden, group)
         expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
         options = self._options_of(hidden.dtype, expert_ids)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fp8gemm.reference.quantize import powers_of_two, quantize_blocks, quantize_rows
+from fp8gemm.reference.quantize import least_exponent, powers_of_two, quantize_blocks, quantize_rows
 from fp8gemm.scales import Blocks, whole_blocks
 from fp8gemm.sizes import SCALE_BLOCK
 
@@ -97,9 +97,8 @@ def common_scales(largest: Tensor, scales: Tensor, blocks: Blocks) -> Common:
     """
     live = largest > 0
     exponents = (scales.contiguous().view(torch.int32) >> _MANTISSA_BITS) - _BIAS
-    mantissa, exponent = torch.frexp(largest.view(E4M3).float())
-    room = 9 - exponent - (mantissa > 0.875).int()  # 448 is 0.875 * 2^9
-    least, most = (_of_wide(x, blocks) for x in (exponents.where(live, _MOST), (exponents - room).where(live, -_MOST)))
+    needed = exponents + least_exponent(largest.view(E4M3).float())
+    least, most = (_of_wide(x, blocks) for x in (exponents.where(live, _MOST), needed.where(live, -_MOST)))
     common = torch.maximum(least.amin(dim=(2, 4)), most.amax(dim=(2, 4)))
     common = common.where(common < _MOST, 0)  # a scale of 1 where all codes are zero, as quantisers have it
     of_small = common.repeat_interleave(blocks.wide.rows // blocks.rows, 1)

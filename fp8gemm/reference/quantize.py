@@ -69,13 +69,17 @@ def quantize_small_blocks(w: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
     values = whole_blocks(w.to(torch.float32), blocks.rows, blocks.columns)
     tiles = values.unflatten(1, (-1, blocks.columns)).unflatten(0, (-1, blocks.rows))
     amax = tiles.abs().amax(dim=(1, 3))
-    mantissa, exponent = torch.frexp(amax)
-    exponent = exponent - 9 + (mantissa > 0.875).int()  # 448 is 0.875 * 2^9
-    scales = powers_of_two(exponent.clamp(min=-126)).where(amax > 0, 1.0)
+    scales = powers_of_two(least_exponent(amax).clamp(min=-126)).where(amax > 0, 1.0)
     scales = scales.where(amax.isfinite(), amax)
     codes = (tiles / scales[:, None, :, None]).to(torch.float8_e4m3fn)
     packed = torch.empty((n, k), dtype=codes.dtype, device=w.device)
     return packed.copy_(codes.flatten(2).flatten(0, 1)[:n, :k]), scales
+
+
+def least_exponent(amax: Tensor) -> Tensor:
+    """The least whole e for which a positive ``amax`` is at most 448 * 2^e, int32."""
+    mantissa, exponent = torch.frexp(amax)
+    return exponent - 9 + (mantissa > 0.875).int()  # 448 is 0.875 * 2^9
 
 
 def powers_of_two(exponents: Tensor) -> Tensor:

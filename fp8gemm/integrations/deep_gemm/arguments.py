@@ -135,6 +135,11 @@ def scaled_by_rows(recipe: Recipe | None, recipe_a: OperandRecipe | None, recipe
     return operand_recipes(recipe, recipe_a, recipe_b)[1] == ROWS
 
 
+def whole_recipe(of_a: OperandRecipe, of_b: OperandRecipe) -> Recipe:
+    """What DeepGEMM's argument ``recipe`` says instead of one for each operand."""
+    return of_a[0], *of_b
+
+
 def operand_recipes(
     recipe: Recipe | None,
     recipe_a: OperandRecipe | None,
@@ -166,7 +171,7 @@ def operand_recipes(
     known = next((each for each in (*_OF_KERNELS, *more) if each == asked), None)
     if known is None:
         found = recipe if recipe is not None else (recipe_a, recipe_b)
-        whole = " or ".join(str((of_a[0], *of_b)) for of_a, of_b in (*_OF_KERNELS, *more))
+        whole = " or ".join(str(whole_recipe(*each)) for each in (*_OF_KERNELS, *more))
         raise UnsupportedError(
             f"recipe: expected {whole}, or these as recipe_a and recipe_b, (1, 128) with (128, 128) say, got {found}"
         )

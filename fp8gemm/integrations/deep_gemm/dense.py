@@ -23,6 +23,7 @@ from fp8gemm.integrations.deep_gemm.arguments import (
     operand_recipes,
     pair,
     refuse,
+    whole_recipe,
 )
 from fp8gemm.integrations.deep_gemm.runtime import run
 from fp8gemm.products.dense import gemm
@@ -80,7 +81,7 @@ def fp8_gemm_nt(
     if (c is not None) != by_rows or d.dtype != (torch.float32 if by_rows else torch.bfloat16):
         expected = "float32 d, and c to add, with recipe (1, 1, 128)"
         if not by_rows:
-            expected = f"bfloat16 d and no c with recipe {(1, *recipes[1])}"
+            expected = f"bfloat16 d and no c with recipe {whole_recipe(*recipes)}"
         found = f"{d.dtype} d and {'no c' if c is None else f'{c.dtype} c'}"
         raise RefusedError(f"d, c: expected {expected}, got {found}")
     if recipes == FOLDED:

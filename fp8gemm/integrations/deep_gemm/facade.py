@@ -14,14 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from fp8gemm.errors import UnsupportedError
-from fp8gemm.integrations.deep_gemm.arguments import FOLDED
+from fp8gemm.integrations.deep_gemm.arguments import FOLDED, whole_recipe
 from fp8gemm.integrations.deep_gemm.beyond import REFUSED
 from fp8gemm.integrations.deep_gemm.other import OURS, ROOTS, SETTERS, AbsentError, Other, of_root
 
 MODULES = ("", "testing", "testing.bench", "testing.numeric", "testing.utils", "utils", "utils.layout", "utils.math")
 """Those of this package that have a counterpart in DeepGEMM."""
 
-FOLDED_RECIPE = FOLDED[0][0], *FOLDED[1]
+_FOLDED_RECIPE = whole_recipe(*FOLDED)
 _NOTHING = object()
 _PACKAGES = {"", *(tail.rpartition(".")[0] for tail in MODULES)}
 
@@ -86,13 +86,14 @@ def or_the_others(name: str, function: Callable[..., object], other: Other) -> C
     """``function``, and for calls that are well formed but not served here what the other has as ``name``.
 
     SGLang makes such calls on SM90: masked products that overlap with communication. And products of blocks of 32x32,
-    whose operands would be folded anew at each call here: they, too, are the other's, if it has a function for them.
+    whose operands would be folded anew at each call here: asked for as engines do, by the keyword ``recipe``, they,
+    too, are the other's, if it has a function for them.
     Where the other has no such function, or there is none, ours answers, with a refusal if need be.
     """
 
     @wraps(function)
     def calling(*args: object, **named: object) -> object:
-        if named.get("recipe") == FOLDED_RECIPE and (theirs := other.own(name)) is not None:
+        if named.get("recipe") == _FOLDED_RECIPE and (theirs := other.own(name)) is not None:
             return theirs(*args, **named)
         try:
             return function(*args, **named)

@@ -11,7 +11,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn.experts_shape import SCALES
 from fp8gemm.nn.moving import here
 from fp8gemm.products.folding import Names, fold_named
-from fp8gemm.scales import OF_WEIGHTS, Blocks
+from fp8gemm.scales import OF_WEIGHTS, Blocks, weight_blocks
 
 
 class Operand(NamedTuple):
@@ -29,10 +29,9 @@ class Operand(NamedTuple):
 def blocks_of(module: Any) -> Blocks | None:
     """Those that the scales of a layer of the library's are for; None if no 128x128 ones can be made of them."""
     try:
-        blocks = Blocks.of("block_size", module.block_size)
+        return weight_blocks("block_size", module.block_size)
     except InputError:
         return None
-    return blocks if blocks.wide == OF_WEIGHTS else None
 
 
 def operand_of(module: Any, name: str, requantize: bool) -> Operand:

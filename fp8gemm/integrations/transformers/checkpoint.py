@@ -21,7 +21,7 @@ from fp8gemm.integrations.transformers.library import library_module
 from fp8gemm.nn import Conversion
 from fp8gemm.quoting import cut, quoted_path
 from fp8gemm.reading import Kind, opened, parse_json, read_json
-from fp8gemm.scales import OF_WEIGHTS, Blocks
+from fp8gemm.scales import OF_WEIGHTS, Blocks, weight_blocks
 
 _METHOD = "fp8gemm"
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
@@ -85,7 +85,8 @@ def load_quantized(
         directory, trust_remote_code=options.get("trust_remote_code")
     )
     holder, found = _quantization(config)
-    check_headers(read_headers(directory), _blocks(found))
+    blocks = _blocks(found)
+    check_headers(read_headers(directory), blocks)
     _register()
     holder.quantization_config = {**found, "quant_method": _METHOD}
     model, info = model_class.from_pretrained(directory, config=config, output_loading_info=True, **options)
@@ -175,7 +176,6 @@ def _quantization(config: Any) -> tuple[Any, dict[str, Any]]:
     found = dict(found) if isinstance(found, Mapping) else found.to_dict()
     if found.get("quant_method") != "fp8":
         raise InputError(f'config.json: expected quant_method "fp8", got {found.get("quant_method")!r}')
-    _blocks(found)
     return holder, found
 
 
@@ -183,14 +183,11 @@ def _blocks(found: Mapping[str, Any]) -> Blocks:
     """Those that its scales are for."""
     size = found.get("weight_block_size", (128, 128))
     try:
-        blocks = Blocks.of("weight_block_size", size)
-    except InputError:
-        blocks = None
-    if blocks is None or blocks.wide != OF_WEIGHTS:
+        return weight_blocks("weight_block_size", size)
+    except InputError as error:
         raise UnsupportedError(
             f"config.json: expected weight_block_size [128, 128], or divisors of 128, as [32, 32], got {size}"
-        )
-    return blocks
+        ) from error
 
 
 def _register() -> None:

@@ -20,7 +20,6 @@ from fp8gemm.nn import Fp8Experts
 from fp8gemm.nn.experts_routed import of_hidden
 from fp8gemm.nn.experts_shape import NAMES
 from fp8gemm.nn.moving import frozen, here, part_of, whole_of
-from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.sizes import SCALE_BLOCK
 
 IMPLEMENTATION = "fp8gemm"
@@ -114,4 +113,4 @@ def experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top
         "batch_invariant": use.batch_invariant,
     }
     operands = (gate_up, gate_up_scales), (down, down_scales)
-    return of_hidden(contiguous_rows(hidden_states), top_k_index, top_k_weights.detach(), operands, options=options)
+    return of_hidden(hidden_states, top_k_index, top_k_weights.detach(), operands, options=options)
