@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +138,21 @@ def test_what_is_compiled_ahead_is_what_products_ask_for(
             call()
     assert len(asked) == len(ours)
     assert {kernel_request(problem, select_grouped(problem, chip)) for problem in asked} <= set(expected)
+
+
+class PlayedRounds:
+    """Has a time for whatever it is asked for, without preparing it."""
+
+    def measure_each(self, prepare: Mapping[str, object], m: int) -> Iterator[timing.Timings]:
+        yield timing.Timings(us=dict.fromkeys(prepare, 1.0))
+
+
+def test_contenders_that_are_not_named_are_left_out() -> None:
+    chip, generator = named_chip("h200"), torch.Generator()
+    bench = grouped.GroupedBench(generator, PlayedRounds(), chip, l2_bytes=1 << 12, measure_us=1.0)  # type: ignore[arg-type]
+    case = SMALL[cases.DECODE]
+    (every,), (one,) = bench.measure(case), bench.measure(case, only=(products.IN_MASK,))
+    assert set(every.us) == {products.OFFSETS, products.IN_MASK, products.FLOOR} and set(one.us) == {products.IN_MASK}
 
 
 needs_grouped_mm = pytest.mark.skipif(

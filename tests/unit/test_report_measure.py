@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,9 +62,10 @@ class PlayedBench:
     def __init__(self) -> None:
         self.cases: list[GroupedCase] = []
 
-    def measure(self, case: GroupedCase) -> Iterator[GroupedRow]:
+    def measure(self, case: GroupedCase, only: Collection[str]) -> Iterator[GroupedRow]:
         self.cases.append(case)
-        us = {name: 1.0 + number for number, name in enumerate(PARTS[case.part].ours)}
+        us = {name: 1.0 + number for number, name in enumerate(PARTS[case.part].ours) if name in only}
+        assert len(us) == 1, "what the layer does not ask for is not measured either"
         yield GroupedRow(case, us=us, regime=Regime.TURN)
 
 

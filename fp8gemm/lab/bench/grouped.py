@@ -149,8 +149,8 @@ class GroupedBench:
         self._generator, self._rounds, self._chip = generator, rounds, chip
         self._l2_bytes, self._measure_us, self._others = l2_bytes, measure_us, others
 
-    def measure(self, case: GroupedCase) -> Iterator[GroupedRow]:
-        """Check and time every contender: a row for each regime."""
+    def measure(self, case: GroupedCase, only: Collection[str] | None = None) -> Iterator[GroupedRow]:
+        """Check and time every contender, or those of these names: a row for each regime."""
         torch.cuda.empty_cache()  # the last case's blocks rarely fit this one
         part = PARTS[case.part]
         try:
@@ -160,7 +160,11 @@ class GroupedBench:
             return
         us = expected_us(work.flops, work.weight_bytes)
         plan = schedule_sets(work.sets, us, measure_us=self._measure_us)
-        prepare = {name: partial(_timer, contender, plan) for name, contender in work.contenders.items()}
+        prepare = {
+            name: partial(_timer, contender, plan)
+            for name, contender in work.contenders.items()
+            if only is None or name in only
+        }
         configs = [select_grouped(problem, self._chip).label for problem in case.problems()]
         for timings in self._rounds.measure_each(prepare, case.rows):
             yield GroupedRow(case, work.flops, work.weight_bytes, configs, work.sets, **vars(timings))

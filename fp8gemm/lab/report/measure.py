@@ -85,7 +85,8 @@ def _of_groups(point: Point, problem: GroupedProblem, bench: GroupedBench) -> Po
     part = DECODE if touched < problem.groups else MASKED if masked else CONTIGUOUS
     sizes = problem.groups, problem.m, problem.n, problem.k
     case = GroupedCase(part, *sizes, max_m=_ROOM * problem.m, touched=touched)
-    return _with(point, bench.measure(case), IN_MASK if masked else OFFSETS)
+    name = IN_MASK if masked else OFFSETS
+    return _with(point, bench.measure(case, only=(name,)), name)
 
 
 def _peer(problem: Problem) -> Peer:
