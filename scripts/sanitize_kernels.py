@@ -140,12 +140,12 @@ QUICK = (
     ),
     *(len(PRODUCTS) + i for i in (4, 5)),
     *(len(PRODUCTS) + len(QUANTISINGS) + i for i in (0, 5, 7, 10)),
-    *(len(KERNELS) - len(ROUTED) + i for i in (1, 3, 4)),
+    *(len(KERNELS) - len(ROUTED) + i for i in (0, 1, 3, 4)),
 )
 """Indices of six dense ones with each scaling, output and store: by TMA with clusters, C and bias, the others without;
 of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster; of a quantiser of each kind,
 of rows those whose warps have the most; of groups of rows, of few rows, of columns, and of ranges; and of routing, the
-ids of several chunks, what is quantised and what is summed."""
+ids of one chunk and of several, what is quantised and what is summed."""
 
 
 def upload(tensor: Tensor) -> Tensor:

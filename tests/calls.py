@@ -1,9 +1,11 @@
-"""`gemm` and `plan` called alike, operands by name with one of them changed, and outputs compared bit by bit."""
+"""`gemm` and `plan` called alike, operands by name with one of them changed, and outputs compared bit by bit;
+and calls that do not wait."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -30,6 +32,16 @@ def call_plan(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, **argume
 
 
 both = pytest.mark.parametrize("call", [fp8gemm.gemm, call_plan], ids=["gemm", "plan"])
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """What waits for the GPU is an error."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def bits(tensor: Tensor) -> Tensor:

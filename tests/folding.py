@@ -65,7 +65,7 @@ def apart(codes: Tensor, scales: Tensor, columns: int) -> Operand:
 
 
 def check_folded(out: Tensor, a: Operand, b: Operand, *, data: Data = "signed", blocks: Blocks = SMALL) -> Report:
-    """Hold a product of ``a`` (1x128) by folded ``b`` to the float64 product of ``b`` as it was given, by all gates."""
+    """Hold a product of ``a`` (1x128) by folded ``b`` to the float64 product of ``b`` as it was given."""
     (n, k), columns = b[0].shape, blocks.columns
     of_rows = b[1].float().repeat_interleave(blocks.rows, 0)[:n]
     of_a = a[1].repeat_interleave(128 // columns, 1)[:, : -(-k // columns)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import fp8gemm
 from fp8gemm.nn import Fp8Experts
-from tests.calls import same_bits
+from tests.calls import no_waits, same_bits
 from tests.experts import BF16, Tokens, block, expected, relative_error, rows_of_experts, tokens, weights
 
 G, H, INNER, TOP_K = 32, 1024, 384, 4
@@ -117,16 +116,6 @@ def test_bits_do_not_depend_on_the_other_tokens(generator: torch.Generator) -> N
     assert same_bits(experts(*given), whole)
     for count in (1, 7, 64):
         assert same_bits(experts(*(each[:count] for each in given)), whole[:count]), count
-
-
-@contextmanager
-def no_waits() -> Iterator[None]:
-    """What waits for the GPU is an error."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_nothing_waits_for_the_gpu(experts: Fp8Experts, generator: torch.Generator) -> None:

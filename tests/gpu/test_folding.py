@@ -8,19 +8,23 @@ import torch
 import fp8gemm
 import fp8gemm.integrations.deep_gemm as deep_gemm
 from fp8gemm.nn import Fp8Linear
+from fp8gemm.products.folding import MOST_ERROR
 from tests import folding
 from tests.numerics import Data
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 ROWS = (1, 7, 64, 512, 1025)
-SHAPES = [(2112, 7168), (576, 512), (136, 272), (33, 112)]
-DATA: dict[str, Data] = {"normal": "signed", "channels": "signed", "positive": "positive", "heavy": "heavy"}
+SHAPES = [(2112, 7168), (576, 512), (136, 1040), (33, 496)]
+DATA: dict[str, Data] = {"normal": "signed", "channels": "heavy", "positive": "heavy", "heavy": "heavy"}
+"""How products are judged. Where codes of one block differ so much, tensor cores drop more than of normal values. What
+folding alone drops is held to stricter gates with exact sums: tests/unit/test_folding.py."""
 
 
 def operands(
     m: int, n: int, k: int, most: int, kind: str, generator: torch.Generator
 ) -> tuple[folding.Operand, folding.Operand]:
-    device, seed = generator.device, generator.initial_seed() % 2**31
+    device = generator.device
+    seed = int(torch.randint(2**31, (), generator=generator, device=device))
     codes, scales = folding.weight(n, k, most, seed=seed, device=device)
     scales[:, 1] = 2.0**-most  # a column of blocks that all lose most
     x = torch.randn(m, k, generator=generator, device=device)
@@ -43,8 +47,9 @@ def test_products_are_those_of_what_was_given(
         a, b = operands(m, n, k, most, kind, generator)
         # NOTE: blocks of a few rows or columns may be past the bound, which is for 1024 values, by chance.
         folded = fp8gemm.fold_scales(*b, requantize=True)
-        b = b[0], b[1] * 2.0**-4  # so that float16 holds the sums of large channels
-        out = fp8gemm.gemm(*a, folded.codes, folded.scales * 2.0**-4, out_dtype=dtype)
+        b = b[0], b[1] * 2.0**-9  # so that float16 holds the sums of large channels
+        out = fp8gemm.gemm(*a, folded.codes, folded.scales * 2.0**-9, out_dtype=dtype)
+        assert out.isfinite().all()
         folding.check_folded(out, a, b, data=DATA[kind]).raise_if_failed(f"{m} x {n} x {k}, 2^{most}, {kind}, {folded}")
 
 
@@ -78,8 +83,7 @@ def test_a_layer_and_deep_gemms_recipe(generator: torch.Generator) -> None:
     x = torch.randn(300, 512, generator=generator, device=generator.device)
     of_rows = fp8gemm.quantize_weight(x, block_size=(1, 32))
     once = fp8gemm.fold_scales(*of_rows, block_size=(1, 32), requantize=True)
-    if once.error > fp8gemm.products.folding.MOST_ERROR:
-        raise AssertionError(f"normal values of 32 columns are folded: {once}")
+    assert once.error <= MOST_ERROR, once
     d = torch.full((300, 576), torch.nan, dtype=BF16, device=generator.device)
     deep_gemm.fp8_gemm_nt(of_rows, b, d, recipe=(1, 32, 32))
     assert torch.equal(d, layer.forward_quantized(once.codes, once.scales))

@@ -29,7 +29,7 @@ def test_every_kernel_of_routing_is_among_them(listed: ModuleType) -> None:
     wanted = {request for dtype in InputType for request in routing_kernels(dtype)}
     assert {each.request for each in listed.ROUTED} == wanted
     quick = [each for index in listed.QUICK if (each := listed.KERNELS[index]) in listed.ROUTED]
-    assert [each.label for each in quick] == ["count-routes", "quantize-to-rows-bf16", "unpermute-bf16"]
+    assert [each.label for each in quick] == ["route-tokens", "count-routes", "quantize-to-rows-bf16", "unpermute-bf16"]
     for each in listed.ROUTED:
         assert each.k % 128 or not each.k, each.label
 
