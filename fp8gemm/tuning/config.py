@@ -118,12 +118,11 @@ class TileConfig:
         scaled_rows = self.block_m + (self.block_n if scaling is Scaling.ROW else 0)
         return (self.block_m + self.block_n) * self.block_k + 4 * scaled_rows
 
-    def promotion_registers(self, scaling: Scaling = Scaling.BLOCK) -> int:
-        """Registers of one thread that hold output sums and, for waves in flight, block sums, row scales of B and their
-        products with a row's scale."""
+    @property
+    def promotion_registers(self) -> int:
+        """Registers of one thread that hold output sums and, for waves in flight, block sums."""
         sums = self.block_m * self.block_n // (128 * self.warpgroups_m * self.warpgroups_n)
-        wave = WAVE_ROWS * self.wave_cols // 128 + (self.wave_cols // 2 if scaling is Scaling.ROW else 0)
-        return sums + self.waves_in_flight * wave
+        return sums + self.waves_in_flight * WAVE_ROWS * self.wave_cols // 128
 
     @property
     def label(self) -> str:
@@ -222,10 +221,10 @@ def violations(
         found.append(f"{config.staging_cols} staged columns are neither {STAGING_COLS} nor {STAGED_LINE_BYTES} bytes")
     if config.waves_in_flight not in (1, 2):
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
-    if scaling is Scaling.ROW and config.warpgroups * config.waves_in_flight == 1:
-        found.append("row scales of one wave in flight take two consumer warpgroups, has one")
-    if config.promotion_registers(scaling) > PROMOTION_REGISTERS:
-        found.append(f"{config.promotion_registers(scaling)} registers for promotion do not fit in a thread's 232")
+    if scaling is Scaling.ROW and config.waves_in_flight == 1 and config.waves > config.warpgroups:
+        found.append("row scales of B are read beside the sums of one wave, where one is in flight")
+    if config.promotion_registers > PROMOTION_REGISTERS:
+        found.append(f"{config.promotion_registers} registers for promotion do not fit in a thread's 232")
     if config.stages < 2:
         found.append(f"{config.stages} stages cannot overlap loads with tensor work")
     size = shared_bytes(config, store, output, scaling)

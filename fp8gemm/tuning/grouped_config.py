@@ -27,6 +27,8 @@ _SLOW_TILE = (128, 160)
 even number of rounds, which groups of any size make no use of."""
 _TALL_TILE = (256, 128)
 """For other numbers of rounds, likewise; of its rows each group loses more. Not measured with groups."""
+_REGISTERS_OF_COLUMNS = 176
+"""Of promotion, beside which two waves are in flight where K is a group's own: with more the kernels spill."""
 
 PAIR = Tile(128, 256)
 """Worth a cluster of two along M where groups have two tiles: these read their weight at one pace, and so from device
@@ -91,6 +93,8 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
+        if problem.grouping is Grouping.COLUMNS and config.promotion_registers > _REGISTERS_OF_COLUMNS:
+            config = replace(config, waves_in_flight=1)
         fitting = _fitting(problem, config)
         if fitting is not None:
             yield fitting

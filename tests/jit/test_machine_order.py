@@ -59,7 +59,7 @@ def single() -> Iterator[tuple[Problem, Config]]:
         added = Problem(1, 577, 1168, F32, PREDICATED, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         yield from ((added, config) for config in candidate_configs(PREDICATED, F32, scaling))
     # Scales that are loaded ahead: of two waves above each other, and where those of the weight are fetched anew. K
-    # that a cluster divides, of every orientation of warpgroups. And a stage held back for which another CTA waits.
+    # that a cluster divides, of every orientation of warpgroups. And row scales of a stage that two CTAs share.
     for problem, label in (
         (Problem(1, 584, 1168), "256x128"),
         (Problem(1, 577, 4224, F32, PREDICATED), "256x128"),
@@ -92,8 +92,8 @@ class Kernel:
     scaling: Scaling
 
     @property
-    def holds_back(self) -> bool:
-        """Whether it hands stages back one K block late: mainloop/release.cuh."""
+    def promotes_alone(self) -> bool:
+        """Whether no wave is in flight when it promotes one by row scales that it reads from the stage."""
         config = self.config
         return isinstance(config, TileConfig) and self.scaling is Scaling.ROW and config.waves_in_flight == 1
 
@@ -118,7 +118,7 @@ class Kernel:
     @property
     def traits(self) -> tuple[bool, ...]:
         """What makes its machine code one of another sort."""
-        return self.holds_back, self.loads_ahead, self.divides_k, self.shares_operands
+        return self.promotes_alone, self.loads_ahead, self.divides_k, self.shares_operands
 
 
 def kernels() -> list[Kernel]:
@@ -175,7 +175,7 @@ def ordinary(compiled: Compiled) -> Iterator[tuple[Kernel, Listing]]:
 
 def test_every_family_is_among_them(compiled: Compiled) -> None:
     assert {kernel.request.family for kernel, _ in compiled} >= {"Dense", "Grouped", "SwapAb", "GroupedSwapAb"}
-    assert {kernel.holds_back for kernel, _ in compiled} == {False, True}
+    assert {kernel.promotes_alone for kernel, _ in compiled} == {False, True}
     assert {kernel.loads_ahead for kernel, _ in compiled} == {False, True}
 
 
@@ -183,7 +183,7 @@ def test_a_stage_is_handed_back_when_its_scales_are_in_registers(compiled: Compi
     wrong = {
         listing.label: late
         for kernel, listing in ordinary(compiled)
-        if (late := order.late_loads(listing, held_back=kernel.holds_back, ahead=kernel.loads_ahead))
+        if (late := order.late_loads(listing, ahead=kernel.loads_ahead))
     }
     shown = "\n".join(f"{label}: {late[0]}, and {len(late) - 1} more" for label, late in wrong.items())
     assert not wrong, f"{len(wrong)} of {len(compiled)} kernels:\n{shown}"
@@ -201,8 +201,8 @@ def test_scales_of_a_choice_of_kernels_are_in_registers(tmp_path: Path) -> None:
     ahead = Problem(1, 65, 1168, F32, PREDICATED)
     wanted.append(Kernel(kernel_request(ahead, config := labelled_config("256x128", ahead)), config, ahead.scaling))
     for kernel, listing in compile_all("", wanted, tmp_path / "kernels"):
-        assert not kernel.holds_back and order.scale_loads(listing)
-        late = order.late_loads(listing, ahead=kernel.loads_ahead)
+        assert order.scale_loads(listing)
+        late = order.late_loads(listing, ahead=kernel.loads_ahead) + order.loads_of_stages_given_away(listing)
         assert late == order.unbound_scales(listing) == [], listing.label
 
 
@@ -213,11 +213,16 @@ def test_the_loads_that_are_looked_at_are_there(compiled: Compiled) -> None:
 
 
 def test_scales_are_part_of_the_address_of_an_arrival(compiled: Compiled) -> None:
-    """Whatever the assembler makes of the order: but for stages that are handed back a K block late."""
+    """Whatever the assembler makes of the order."""
+    wrong = {listing.label: found for _, listing in ordinary(compiled) if (found := order.unbound_scales(listing))}
+    assert not wrong
+
+
+def test_promotion_reads_a_stage_before_it_is_handed_back(compiled: Compiled) -> None:
     wrong = {
-        listing.label: unbound
-        for kernel, listing in ordinary(compiled)
-        if not kernel.holds_back and (unbound := order.unbound_scales(listing))
+        listing.label: found
+        for _, listing in ordinary(compiled)
+        if (found := order.loads_of_stages_given_away(listing))
     }
     assert not wrong
 
