@@ -23,6 +23,8 @@ A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than w
 K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
 PROMOTION_REGISTERS = 200
 """Of a thread's 232, or more where there is one warpgroup: what addresses, scales and the loop need is left."""
+CROWDED_REGISTERS = 176
+"""The same with row scales of B where a warpgroup has several waves, a share of K, or a K of each group's own."""
 STAGING_COLS = 32
 STAGED_LINE_BYTES = 128
 """Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of
@@ -223,8 +225,9 @@ def violations(
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
     if scaling is Scaling.ROW and config.waves_in_flight == 1 and config.waves > config.warpgroups:
         found.append("row scales of B are read beside the sums of one wave, where one is in flight")
-    if config.promotion_registers > PROMOTION_REGISTERS:
-        found.append(f"{config.promotion_registers} registers for promotion do not fit in a thread's 232")
+    is_crowded = scaling is Scaling.ROW and (config.waves > config.warpgroups or config.warpgroups_k > 1)
+    if config.promotion_registers > (CROWDED_REGISTERS if is_crowded else PROMOTION_REGISTERS):
+        found.append(f"{config.promotion_registers} registers for promotion leave too few of a thread's")
     if config.stages < 2:
         found.append(f"{config.stages} stages cannot overlap loads with tensor work")
     size = shared_bytes(config, store, output, scaling)

@@ -10,11 +10,13 @@ from fp8gemm.tuning import hopper, swap_ab
 from fp8gemm.tuning.candidates import CLUSTER_TILES, candidate_configs, is_for_other_k
 from fp8gemm.tuning.config import (
     BARRIER_BYTES,
+    CROWDED_REGISTERS,
     Tile,
     TileConfig,
     align,
     shared_bytes,
     staged_parts,
+    violations,
 )
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
@@ -27,8 +29,6 @@ _SLOW_TILE = (128, 160)
 even number of rounds, which groups of any size make no use of."""
 _TALL_TILE = (256, 128)
 """For other numbers of rounds, likewise; of its rows each group loses more. Not measured with groups."""
-_REGISTERS_OF_COLUMNS = 176
-"""Of promotion, beside which two waves are in flight where K is a group's own: with more the kernels spill."""
 
 PAIR = Tile(128, 256)
 """Worth a cluster of two along M where groups have two tiles: these read their weight at one pace, and so from device
@@ -93,10 +93,10 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
-        if problem.grouping is Grouping.COLUMNS and config.promotion_registers > _REGISTERS_OF_COLUMNS:
+        if problem.grouping is Grouping.COLUMNS and config.promotion_registers > CROWDED_REGISTERS:
             config = replace(config, waves_in_flight=1)
         fitting = _fitting(problem, config)
-        if fitting is not None:
+        if fitting is not None and not violations(fitting, problem.store, problem.output, problem.scaling):
             yield fitting
 
 

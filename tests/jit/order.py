@@ -55,6 +55,18 @@ def loads_of_stages_given_away(listing: Listing) -> list[str]:
     return [f"{listing.instructions[i].text} comes behind the release of its stage" for i in sorted(found)]
 
 
+def unscaled_promotions(listing: Listing, pairs: int) -> list[str]:
+    """Waits for a wave behind which there are not so many loads of pairs of scales of B's rows, up to the next wave."""
+    another = re.compile(r"QGMMA|WARPGROUP\.DEPBAR")
+    of_rows = {place for place in scale_loads(listing) if ".64" in listing.instructions[place].opcode}
+    found = []
+    for place in listing.where(r"WARPGROUP\.DEPBAR"):
+        behind = of_rows & set(listing.reached(place, lambda each: another.match(each.text) is not None))
+        if len(behind) != pairs:
+            found.append(f"{listing.instructions[place].text} has {len(behind)} loads of scales behind it, not {pairs}")
+    return found
+
+
 def scale_loads(listing: Listing) -> list[int]:
     """The places of loads from shared memory of what is multiplied. Four words at a time are tables and sums alone."""
     return [

@@ -63,7 +63,8 @@ BROKEN = {
     "waves are in flight, not 3": (replace(LEGAL, block_n=64, waves_in_flight=3), TMA),
     "320 registers for promotion": (TileConfig(256, 256, 2), PREDICATED),
     "240 registers for promotion": (TileConfig(128, 160, 2, waves_in_flight=2), TMA),
-    "beside the sums of one wave": (replace(LEGAL, block_m=256, stages=2), TMA, Scaling.ROW),
+    "beside the sums of one wave": (TileConfig(256, 64, 3), TMA, Scaling.ROW),
+    "192 registers for promotion": (replace(SHARED_K, waves_in_flight=2), TMA, Scaling.ROW),
     "1 stages": (replace(LEGAL, stages=1), TMA),
     "bytes of shared memory": (replace(LEGAL, stages=6, staging_slots=9), TMA),
 }

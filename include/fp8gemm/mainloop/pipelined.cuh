@@ -26,7 +26,7 @@ FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const 
 ///
 /// `Waves` has, besides `kInFlight`, `kSteps` of all K, `kWavesPerStep`, whether `kPromotionReadsStage`, and a `Flight` for
 /// each wave that is in flight,
-///     start<kWaves>(wave, chunk, flights)        waits for the stage, commits WGMMAs as one group, loads their scales
+///     start<kWaves>(wave, chunk, flights)        waits for the stage, commits WGMMAs as one group, loads scales ahead
 ///     release(wave, chunk, flights)              hands the stage back, with the last wave that reads it
 ///     promote(wave, chunk, flights, sums)        adds the block sums, times the scales
 ///
