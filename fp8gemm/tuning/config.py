@@ -23,6 +23,8 @@ A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than w
 K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
 PROMOTION_REGISTERS = 200
 """Of a thread's 232, or more where there is one warpgroup: what addresses, scales and the loop need is left."""
+CROWDED_REGISTERS = 176
+"""The same with row scales of B where a warpgroup has several waves, a share of K, or a K of each group's own."""
 STAGING_COLS = 32
 STAGED_LINE_BYTES = 128
 """Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of
@@ -118,12 +120,11 @@ class TileConfig:
         scaled_rows = self.block_m + (self.block_n if scaling is Scaling.ROW else 0)
         return (self.block_m + self.block_n) * self.block_k + 4 * scaled_rows
 
-    def promotion_registers(self, scaling: Scaling = Scaling.BLOCK) -> int:
-        """Registers of one thread that hold output sums and, for waves in flight, block sums, row scales of B and their
-        products with a row's scale."""
+    @property
+    def promotion_registers(self) -> int:
+        """Registers of one thread that hold output sums and, for waves in flight, block sums."""
         sums = self.block_m * self.block_n // (128 * self.warpgroups_m * self.warpgroups_n)
-        wave = WAVE_ROWS * self.wave_cols // 128 + (self.wave_cols // 2 if scaling is Scaling.ROW else 0)
-        return sums + self.waves_in_flight * wave
+        return sums + self.waves_in_flight * WAVE_ROWS * self.wave_cols // 128
 
     @property
     def label(self) -> str:
@@ -222,10 +223,11 @@ def violations(
         found.append(f"{config.staging_cols} staged columns are neither {STAGING_COLS} nor {STAGED_LINE_BYTES} bytes")
     if config.waves_in_flight not in (1, 2):
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
-    if scaling is Scaling.ROW and config.warpgroups * config.waves_in_flight == 1:
-        found.append("row scales of one wave in flight take two consumer warpgroups, has one")
-    if config.promotion_registers(scaling) > PROMOTION_REGISTERS:
-        found.append(f"{config.promotion_registers(scaling)} registers for promotion do not fit in a thread's 232")
+    if scaling is Scaling.ROW and config.waves_in_flight == 1 and config.waves > config.warpgroups:
+        found.append("row scales of B are read beside the sums of one wave, where one is in flight")
+    is_crowded = scaling is Scaling.ROW and (config.waves > config.warpgroups or config.warpgroups_k > 1)
+    if config.promotion_registers > (CROWDED_REGISTERS if is_crowded else PROMOTION_REGISTERS):
+        found.append(f"{config.promotion_registers} registers for promotion leave too few of a thread's")
     if config.stages < 2:
         found.append(f"{config.stages} stages cannot overlap loads with tensor work")
     size = shared_bytes(config, store, output, scaling)

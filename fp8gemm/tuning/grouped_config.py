@@ -10,11 +10,13 @@ from fp8gemm.tuning import hopper, swap_ab
 from fp8gemm.tuning.candidates import CLUSTER_TILES, candidate_configs, is_for_other_k
 from fp8gemm.tuning.config import (
     BARRIER_BYTES,
+    CROWDED_REGISTERS,
     Tile,
     TileConfig,
     align,
     shared_bytes,
     staged_parts,
+    violations,
 )
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
@@ -91,8 +93,10 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
+        if problem.grouping is Grouping.COLUMNS and config.promotion_registers > CROWDED_REGISTERS:
+            config = replace(config, waves_in_flight=1)
         fitting = _fitting(problem, config)
-        if fitting is not None:
+        if fitting is not None and not violations(fitting, problem.store, problem.output, problem.scaling):
             yield fitting
 
 

@@ -139,7 +139,7 @@ def _of_swapped(problem: Problem, config: SwapAbConfig) -> Iterator[Term]:
 
 
 def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]:
-    registers, stage = config.promotion_registers(problem.scaling), config.stage_bytes(problem.scaling)
+    registers, stage = config.promotion_registers, config.stage_bytes(problem.scaling)
     shared, most = shared_bytes(config, problem.store, problem.output, problem.scaling), SHARED_BYTES_PER_CTA
     tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
     useful = 100 * problem.m * problem.n / (tiles * config.block_m * config.block_n)
@@ -150,7 +150,7 @@ def _of_tile(problem: Problem, config: TileConfig, chip: Chip) -> Iterator[Term]
     yield TILE, "threads", "", "128 per warpgroup, one of which loads", config.threads
     yield TILE, "wave_cols", "columns", "of one WGMMA, of 64 rows", config.wave_cols
     yield TILE, "waves_in_flight", "", "started at a time by a warpgroup", config.waves_in_flight
-    yield TILE, "promotion_registers", "a thread", "sums of output and waves in flight, row scales of B", registers
+    yield TILE, "promotion_registers", "a thread", "sums of output and waves in flight", registers
 
     yield SHARED, "stage_bytes", "bytes", "a K block of A and B with its row scales, one for each share of K", stage
     yield SHARED, "stages", "", "in flight", config.stages

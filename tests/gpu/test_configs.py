@@ -121,7 +121,7 @@ LOOPS = (
     "128x160",
     "128x144",
 )
-LOOPS_BY_ROWS = ("128x128", "128x64", "64x192", "256x64", "64x192-c1x2", "128x128-c2x1")
+LOOPS_BY_ROWS = ("128x128", "128x64", "64x192", "256x64", "64x192-c1x2", "128x128-c2x1", "128x192-c2x1")
 # Where the warpgroups share K, each goes through half of the blocks: these numbers are as many steps as the ones above
 # are blocks, and every kind of the last block, which is whole or partial, and the second share's or the first's.
 K_BLOCKS_SHARED = (1, 2, 3, 4, 6, 7, 13, 15, 18, 71, 135)

@@ -21,16 +21,15 @@ def is_release(instruction: Instruction) -> bool:
     return instruction.opcode.startswith(ARRIVAL) and ".A1T0" in instruction.opcode
 
 
-def late_loads(listing: Listing, *, held_back: bool = False, ahead: bool = False) -> list[str]:
+def late_loads(listing: Listing, *, ahead: bool = False) -> list[str]:
     """Loads from shared memory that an arrival which lets go of their place does not wait for.
 
     Of interest is what is multiplied, the scales that come with a stage, and what is copied to global memory, a staged
     output. A load is waited for by the first instruction that reads what it loads. A path from the load to the release
     of its own stage without such an instruction is an error. The stage is its own once the wave that was started behind
-    the load is known to be complete: releases before that are of stages before. With ``held_back`` a stage is handed
-    back one K block late, and the first release behind that is not yet its own. With ``ahead`` so it is with loads
-    that come behind a wave: they are of the K block after it. Behind the last one of a tile none is loaded, which is
-    what the predicate says that such a load has: no path through the tile's output counts.
+    the load is known to be complete: releases before that are of stages before. With ``ahead`` loads that come behind a
+    wave are of the K block after it, and the first release is not yet its own. Behind the last one of a tile none is
+    loaded, which is what the predicate says that such a load has: no path through the tile's output counts.
     """
     found = []
     for place, copied in (*((i, False) for i in scale_loads(listing)), *((i, True) for i in _copying_loads(listing))):
@@ -38,11 +37,33 @@ def late_loads(listing: Listing, *, held_back: bool = False, ahead: bool = False
         is_ahead = ahead and waves == 1 and not _promotes_own_wave(listing, place)
         if is_ahead and not listing.instructions[place].guard:
             found.append(f"{listing.instructions[place].text} is loaded ahead whether there is a next K block or not")
-        later = is_ahead or (held_back and not copied)
-        release = _release_before_use(listing, place, waves_started=waves, held_back=later, in_loop=is_ahead)
+        release = _release_before_use(listing, place, waves_started=waves, is_ahead=is_ahead)
         if release is not None:
             late = listing.instructions[release].text
             found.append(f"{listing.instructions[place].text} is not waited for by {late}")
+    return found
+
+
+def loads_of_stages_given_away(listing: Listing) -> list[str]:
+    """Scales of B's rows that promotion loads behind the release of their stage: between that and them is neither a
+    wave that is started nor one that is waited for."""
+    another = re.compile(r"QGMMA|WARPGROUP\.DEPBAR")
+    pairs = {place for place in scale_loads(listing) if ".64" in listing.instructions[place].opcode}
+    found = set[int]()
+    for place in (i for i, each in enumerate(listing.instructions) if is_release(each)):
+        found |= pairs & set(listing.reached(place, lambda each: another.match(each.text) is not None))
+    return [f"{listing.instructions[i].text} comes behind the release of its stage" for i in sorted(found)]
+
+
+def unscaled_promotions(listing: Listing, pairs: int) -> list[str]:
+    """Waits for a wave behind which there are not so many loads of pairs of scales of B's rows, up to the next wave."""
+    another = re.compile(r"QGMMA|WARPGROUP\.DEPBAR")
+    of_rows = {place for place in scale_loads(listing) if ".64" in listing.instructions[place].opcode}
+    found = []
+    for place in listing.where(r"WARPGROUP\.DEPBAR"):
+        behind = of_rows & set(listing.reached(place, lambda each: another.match(each.text) is not None))
+        if len(behind) != pairs:
+            found.append(f"{listing.instructions[place].text} has {len(behind)} loads of scales behind it, not {pairs}")
     return found
 
 
@@ -176,29 +197,27 @@ def _users(listing: Listing, place: int) -> set[str]:
 
 
 def _waves_started(listing: Listing, place: int, copied: bool) -> int | None:
-    """How many waves of the load's K block have been started before it, whole: 0 or 1. None outside of the main loop.
+    """How many waves of the load's K block have been started before it, whole: 0 or 1. None behind a complete wave:
+    of scales of B's rows, which come in pairs, and outside of the main loop.
 
-    Scales of A's rows are loaded ahead of their wave, those of B's rows, which come in pairs, behind it; the assembler
-    moves both among the wave's instructions.
+    Scales of A's rows are loaded ahead of their wave; the assembler moves them among its instructions.
     """
-    if copied:
+    if copied or ".64" in listing.instructions[place].opcode:
         return None
     next_of_loop = re.compile(r"QGMMA|WARPGROUP")
     reached = listing.reached(place, lambda instruction: next_of_loop.match(instruction.text) is not None)
     met = [text for i in reached if next_of_loop.match(text := listing.instructions[i].text)]
     amid_a_wave = any(text.startswith("QGMMA") for text in met)
-    behind_it = any("DEPBAR" in text for text in met) or ".64" in listing.instructions[place].opcode
+    behind_it = any("DEPBAR" in text for text in met)
     return 1 if behind_it and not amid_a_wave else 0
 
 
-def _release_before_use(
-    listing: Listing, place: int, *, waves_started: int | None, held_back: bool, in_loop: bool
-) -> int | None:
-    """A release of the load's stage that some path comes to before anything reads what was loaded; with ``in_loop``,
-    some path of the main loop."""
+def _release_before_use(listing: Listing, place: int, *, waves_started: int | None, is_ahead: bool) -> int | None:
+    """A release of the load's stage that some path comes to before anything reads what was loaded; if it is loaded a K
+    block ahead, some path of the main loop, and the second release."""
     load = listing.instructions[place]
     # Waves that were started since, whether the load's own is complete, and releases until that of its own stage.
-    start = waves_started or 0, waves_started is None, int(held_back)
+    start = waves_started or 0, waves_started is None, int(is_ahead)
     waiting = [(follower, *start) for follower in listing.followers(place)]
     seen = set(waiting)
     while waiting:
@@ -206,7 +225,7 @@ def _release_before_use(
         instruction = listing.instructions[here]
         if instruction.reads & load.writes:
             continue
-        if in_loop and instruction.opcode.startswith(_OUTPUT):
+        if is_ahead and instruction.opcode.startswith(_OUTPUT):
             continue
         if done and is_release(instruction):
             if others == 0:

@@ -74,7 +74,7 @@ FAULTS = {
     "last-slots-kept": 1,
     "youngest-reading-not-awaited": 1,
     "reading-not-awaited": 0,
-    "held-back-stage-not-returned": 9,
+    "scales-of-b-read-after-release": 9,
     "no-proxy-fence": 0,
     "stages-passed-unseen": 21,
     "last-rows-passed-over": 21,

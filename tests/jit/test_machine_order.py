@@ -59,7 +59,7 @@ def single() -> Iterator[tuple[Problem, Config]]:
         added = Problem(1, 577, 1168, F32, PREDICATED, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         yield from ((added, config) for config in candidate_configs(PREDICATED, F32, scaling))
     # Scales that are loaded ahead: of two waves above each other, and where those of the weight are fetched anew. K
-    # that a cluster divides, of every orientation of warpgroups. And a stage held back for which another CTA waits.
+    # that a cluster divides, of every orientation of warpgroups. And row scales of a stage that two CTAs share.
     for problem, label in (
         (Problem(1, 584, 1168), "256x128"),
         (Problem(1, 577, 4224, F32, PREDICATED), "256x128"),
@@ -68,6 +68,7 @@ def single() -> Iterator[tuple[Problem, Config]]:
         (Problem(1, 577, 1168, F32, PREDICATED), "128x192-split3"),
         (Problem(1, 577, 2048, F32, PREDICATED, Scaling.ROW), "64x128-split4"),
         (Problem(1, 584, 4224, F32, TMA, Scaling.ROW), "128x128-c2x1"),
+        (Problem(1, 584, 2048, store=TMA, scaling=Scaling.ROW), "128x192-c2x1"),
     ):
         yield problem, labelled_config(label, problem)
     for index, config in enumerate(SPREAD):
@@ -92,8 +93,8 @@ class Kernel:
     scaling: Scaling
 
     @property
-    def holds_back(self) -> bool:
-        """Whether it hands stages back one K block late: mainloop/release.cuh."""
+    def promotes_alone(self) -> bool:
+        """Whether no wave is in flight when it promotes one by row scales that it reads from the stage."""
         config = self.config
         return isinstance(config, TileConfig) and self.scaling is Scaling.ROW and config.waves_in_flight == 1
 
@@ -118,7 +119,7 @@ class Kernel:
     @property
     def traits(self) -> tuple[bool, ...]:
         """What makes its machine code one of another sort."""
-        return self.holds_back, self.loads_ahead, self.divides_k, self.shares_operands
+        return self.promotes_alone, self.loads_ahead, self.divides_k, self.shares_operands
 
 
 def kernels() -> list[Kernel]:
@@ -173,9 +174,17 @@ def ordinary(compiled: Compiled) -> Iterator[tuple[Kernel, Listing]]:
     return ((kernel, listing) for kernel, listing in compiled if isinstance(kernel.config, TileConfig))
 
 
+def unscaled_promotions(kernel: Kernel, listing: Listing) -> list[str]:
+    """With row scales on both sides, waves that are promoted without those of all their columns."""
+    if kernel.scaling is not Scaling.ROW:
+        return []
+    assert isinstance(kernel.config, TileConfig)
+    return order.unscaled_promotions(listing, kernel.config.wave_cols // 8)
+
+
 def test_every_family_is_among_them(compiled: Compiled) -> None:
     assert {kernel.request.family for kernel, _ in compiled} >= {"Dense", "Grouped", "SwapAb", "GroupedSwapAb"}
-    assert {kernel.holds_back for kernel, _ in compiled} == {False, True}
+    assert {kernel.promotes_alone for kernel, _ in compiled} == {False, True}
     assert {kernel.loads_ahead for kernel, _ in compiled} == {False, True}
 
 
@@ -183,7 +192,7 @@ def test_a_stage_is_handed_back_when_its_scales_are_in_registers(compiled: Compi
     wrong = {
         listing.label: late
         for kernel, listing in ordinary(compiled)
-        if (late := order.late_loads(listing, held_back=kernel.holds_back, ahead=kernel.loads_ahead))
+        if (late := order.late_loads(listing, ahead=kernel.loads_ahead))
     }
     shown = "\n".join(f"{label}: {late[0]}, and {len(late) - 1} more" for label, late in wrong.items())
     assert not wrong, f"{len(wrong)} of {len(compiled)} kernels:\n{shown}"
@@ -194,16 +203,16 @@ def test_scales_of_a_choice_of_kernels_are_in_registers(tmp_path: Path) -> None:
     to be tried one after the other."""
     wanted = [
         Kernel(kernel_request(problem, config), config, problem.scaling)
-        for scaling, tile in product(Scaling, (Tile(64, 64), Tile(256, 64), Tile(64, 128)))
+        for scaling, tile in product(Scaling, (Tile(64, 64), Tile(256, 64), Tile(64, 128), Tile(128, 192)))
         if (config := deepest_config(tile, PREDICATED, F32, scaling)) is not None
-        for problem in (Problem(1, 65, 128, F32, PREDICATED, scaling),)
+        for problem in (Problem(1, *((65, 128) if tile.block_n < 128 else (577, 1168)), F32, PREDICATED, scaling),)
     ]
     ahead = Problem(1, 65, 1168, F32, PREDICATED)
     wanted.append(Kernel(kernel_request(ahead, config := labelled_config("256x128", ahead)), config, ahead.scaling))
     for kernel, listing in compile_all("", wanted, tmp_path / "kernels"):
-        assert not kernel.holds_back and order.scale_loads(listing)
-        late = order.late_loads(listing, ahead=kernel.loads_ahead)
-        assert late == order.unbound_scales(listing) == [], listing.label
+        assert order.scale_loads(listing)
+        late = order.late_loads(listing, ahead=kernel.loads_ahead) + order.loads_of_stages_given_away(listing)
+        assert late == order.unbound_scales(listing) == unscaled_promotions(kernel, listing) == [], listing.label
 
 
 def test_the_loads_that_are_looked_at_are_there(compiled: Compiled) -> None:
@@ -213,11 +222,16 @@ def test_the_loads_that_are_looked_at_are_there(compiled: Compiled) -> None:
 
 
 def test_scales_are_part_of_the_address_of_an_arrival(compiled: Compiled) -> None:
-    """Whatever the assembler makes of the order: but for stages that are handed back a K block late."""
+    """Whatever the assembler makes of the order."""
+    wrong = {listing.label: found for _, listing in ordinary(compiled) if (found := order.unbound_scales(listing))}
+    assert not wrong
+
+
+def test_promotion_reads_a_stage_before_it_is_handed_back(compiled: Compiled) -> None:
     wrong = {
-        listing.label: unbound
+        listing.label: found
         for kernel, listing in ordinary(compiled)
-        if not kernel.holds_back and (unbound := order.unbound_scales(listing))
+        if (found := order.loads_of_stages_given_away(listing) + unscaled_promotions(kernel, listing))
     }
     assert not wrong
 

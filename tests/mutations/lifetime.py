@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutations.grouped import STRESS_GROUPED
-from tests.mutations.mutant import RACE, Edit, Mutant, deadlock, race
+from tests.mutations.mutant import RACE, Edit, Mutant, race
 
 _DENSE = "kernels/dense.cuh"
 _FENCE = "        ptx::fence_mbarrier_init();\n"
@@ -69,13 +69,6 @@ MUTANTS = (
             ("but-for-a-stage", "of all stages but one", _STAGES_AWAITED.replace("stage = 0", "stage = 1")),
             ("a-phase-late", "of a phase ago", f"            state_.parity ^= 1;\n{_STAGES_AWAITED}"),
         )
-    ),
-    deadlock(
-        "held-back-stage-not-returned",
-        "a CTA of a cluster never gets back the stage that the other has multiplied last",
-        Edit("mainloop/multiply.cuh", "            release_.finish();\n", ""),
-        tests=("tests/gpu/test_configs.py::test_any_number_of_k_blocks_scaled_by_rows[128x128-c2x1]",),
-        sample="cluster_row",
     ),
     race(
         "stages-passed-unseen",

@@ -41,11 +41,15 @@ RACE = frozenset({Caught.WRONG, Caught.HANG, Caught.FAULT})
 
 # Text that several faults are put into. Of mainloop/multiply.cuh: a wave is promoted.
 PROMOTE = """\
-        scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n]);
+        scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n], loaded);
 """
 # Of mainloop/pipelined.cuh: a wave is waited for, and its stage handed back.
 WAITED = "    ptx::wgmma_wait<kLater>();\n"
-RELEASED = "    waves.release(wave, chunk, flights);\n"
+RELEASED = """\
+    if constexpr (!Waves::kPromotionReadsStage) {
+        waves.release(wave, chunk, flights);
+    }
+"""
 
 
 def under(*tiles: str) -> tuple[str, ...]:
@@ -116,8 +120,6 @@ SAMPLES = {
     "float16": _product(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
     "float32": _product(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
     "row": _product(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
-    "row_one_wave": _product(replace(_PROBLEM, scaling=Scaling.ROW), TileConfig(128, 64, 3)),
-    "cluster_row": _product(replace(_PROBLEM, scaling=Scaling.ROW), TileConfig(128, 64, 3, cluster_m=2)),
     "shared_k": _product(_ODD, _SHARED_K),
     "shared_k_row": _product(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
     "split": _product(_PROBLEM, replace(_TILE, split_k=2)),

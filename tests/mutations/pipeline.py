@@ -27,7 +27,7 @@ _FACTORS = (
     Edit(
         _MULTIPLY,
         "        uint32_t stage;\n        uint32_t full; ",
-        "        uint32_t stage, slot, k_block;\n        float scales_a[2];\n        uint32_t full; ",
+        "        uint32_t stage, slot, k_block;\n        uint32_t full; ",
     ),
     Edit(
         _MULTIPLY,
@@ -42,9 +42,7 @@ _RELEASE = """\
         }
 """
 _LOOKS = "        if (wave == kWavesPerStep - 1) {\n            look_ahead();\n"
-_LOADED = "uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);"
-_PRODUCTS = "flight.products = scales_.products(slot, k_block, n, scales_a, loaded);"
-_LATE_PRODUCTS = "uint32_t unused;\nconst auto late = scales_.products(flight.slot, flight.k_block, n,"
+_LATE_PRODUCTS = "const auto late = scales_.products(flight.slot, flight.k_block, n,"
 _PROMOTE_LATE = PROMOTE.replace("flight.products", "late")
 _FINISH = "finish_wave<kInFlight - 1>(waves, wave + 1 - kInFlight, chunk, flights, sums);"
 
@@ -114,17 +112,8 @@ _OPERAND_RING = (
             _MULTIPLY,
             PROMOTE,
             f"const float* source = {_SOURCE}\nconst float late_a[2] = {{source[0], source[8]}};\n"
-            f"{_LATE_PRODUCTS} late_a, unused);\n{_PROMOTE_LATE}",
+            f"{_LATE_PRODUCTS} late_a);\n{_PROMOTE_LATE}",
         ),
-    ),
-    race(
-        "scales-of-b-read-after-release",
-        "the row scales of B are read when the stage has been given away",
-        *_FACTORS,
-        Edit(_MULTIPLY, _LOADED, f"flight.scales_a[0] = scales_a[0], flight.scales_a[1] = scales_a[1];\n{_LOADED}"),
-        Edit(_MULTIPLY, _PRODUCTS, ""),
-        Edit(_MULTIPLY, PROMOTE, f"{_LATE_PRODUCTS} flight.scales_a, unused);\n{_PROMOTE_LATE}"),
-        sample="row",
     ),
     race(
         "release-before-the-products-are-there",

@@ -10,6 +10,7 @@ from tests.mutations.grouped import STRESS_GROUPED
 from tests.mutations.mutant import RACE, Edit, Mutant, race
 
 _RELEASE, _ROW, _SWAPPED = "mainloop/release.cuh", "mainloop/row_scales.cuh", "mainloop/swap_ab_multiply.cuh"
+_ORDER_OF_WAVES = "mainloop/pipelined.cuh"
 _TMA, _CLIPPED, _STREAM = "epilogue/tma_store.cuh", "epilogue/clipped_store.cuh", "kernels/stream.cuh"
 
 IN_REGISTERS = ("tests/jit/test_machine_order.py::test_scales_of_a_choice_of_kernels_are_in_registers",)
@@ -20,8 +21,6 @@ _CALL = f"{_ORDER}rows_have_the_scales_of_their_own_tile[float16-batch-invariant
 def _behind_stores(*families: str) -> tuple[str, ...]:
     return tuple(f"{_ORDER}launches_behind_many_stores_are_right[{family}]" for family in families)
 
-
-_HOLDS_BACK = "            arrive_empty(held_back_);\n            held_back_ = full;\n            nobody_ = 0;\n"
 
 # Without sleeps, which would give the loads the time that they lack.
 _SCALES = (
@@ -58,33 +57,15 @@ _SCALES = (
         sample="row",
     ),
     Mutant(
-        "stage-not-held-back",
-        "with one wave in flight, row scales are not awaited although the stage is given away with its own K block",
-        (Edit(_RELEASE, _HOLDS_BACK, "            nobody_ = 0;\n            arrive_empty(full);\n"),),
-        _behind_stores("dense 1D1D"),
-        sample="row_one_wave",
-        may_survive="the loads are issued before the wave that is waited for, and must queue for longer than it and a "
-        "refill take; of most tiles the assembler also puts instructions that wait for them ahead of the arrival",
-    ),
-    Mutant(
-        "held-back-before-there-is-one",
-        "with its first K block a CTA gives a stage away although there is none before, by an address of zero",
-        (Edit(_RELEASE, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),),
-        _behind_stores("dense 1D1D"),
-        RACE,
-        sample="row_one_wave",
-        may_survive="shared memory begins with what the system reserves, and no kernel's data are where it arrives",
-    ),
-    Mutant(
-        "first-stage-handed-back-twice",
-        "with its first K block a CTA gives that block's own stage away, and with the second again",
+        "scales-of-b-read-after-release",
+        "with row scales on both sides, a stage is given away before those of B are read",
         (
-            Edit(_RELEASE, "nobody_ = kHoldsBack ? kThreadsPerWarp : 0;", "nobody_ = 0;"),
-            Edit(_RELEASE, "arrive_empty(held_back_);", "arrive_empty(held_back_ == 0 ? full : held_back_);"),
+            Edit(_ORDER_OF_WAVES, "if constexpr (!Waves::kPromotionReadsStage)", "if constexpr (true)"),
+            Edit(_ORDER_OF_WAVES, "if constexpr (Waves::kPromotionReadsStage)", "if constexpr (false)"),
         ),
-        _behind_stores("dense 1D1D"),
-        RACE,
-        sample="row_one_wave",
+        IN_REGISTERS,
+        gpu=False,
+        sample="row",
     ),
     race(
         "swapped-warps-release-unjoined",

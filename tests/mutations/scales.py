@@ -114,7 +114,7 @@ _SCALES_OF_B = (
     Mutant(
         "row-scales-of-b-from-a",
         "with row scales on both sides, those of B are read where those of A are",
-        (Edit(_ROW, "&stages_.scales.b[slot]", "&stages_.scales.a[slot]"),),
+        (Edit(_ROW, "&stages_.scales.b[factors.slot]", "&stages_.scales.a[factors.slot]"),),
         _ROWS,
         sample="row",
     ),
@@ -129,8 +129,8 @@ _SCALES_OF_B = (
         "column-pair-swapped",
         "the row scales of two neighbouring columns are exchanged",
         (
-            Edit(_ROW, "factors.first[i] = pair.x;", "factors.first[i] = pair.y;"),
-            Edit(_ROW, "factors.second[i] = pair.y;", "factors.second[i] = pair.x;"),
+            Edit(_ROW, "const float2 pair = *", "const float2 read = *"),
+            Edit(_ROW, "(source + i * 2);\n", "(source + i * 2), pair = {read.y, read.x};\n"),
         ),
         _ROWS,
         sample="row",

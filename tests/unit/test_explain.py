@@ -93,7 +93,7 @@ def test_facts_follow_from_problem_chip_and_config(problem: Problem) -> None:
             "tile": f"{config.block_m}x{config.block_n}",
             "threads": config.threads,
             "wave_cols": config.wave_cols,
-            "promotion_registers": config.promotion_registers(problem.scaling),
+            "promotion_registers": config.promotion_registers,
             "stage_bytes": config.stage_bytes(problem.scaling),
             "stages": config.stages,
             "ring_bytes": config.stages * config.stage_bytes(problem.scaling),

@@ -61,10 +61,10 @@ BROKEN = {
     "cluster has one or two CTAs, not 1 x 3": (replace(LEGAL, cluster_n=3), TMA),
     "waves are in flight, not 0": (replace(LEGAL, waves_in_flight=0), TMA),
     "waves are in flight, not 3": (replace(LEGAL, block_n=64, waves_in_flight=3), TMA),
-    "two consumer warpgroups, has one": (TileConfig(64, 64, 4, warpgroups_m=1), TMA, Scaling.ROW),
     "320 registers for promotion": (TileConfig(256, 256, 2), PREDICATED),
     "240 registers for promotion": (TileConfig(128, 160, 2, waves_in_flight=2), TMA),
-    "256 registers for promotion": (replace(LEGAL, block_m=256, stages=2), TMA, Scaling.ROW),
+    "beside the sums of one wave": (TileConfig(256, 64, 3), TMA, Scaling.ROW),
+    "192 registers for promotion": (replace(SHARED_K, waves_in_flight=2), TMA, Scaling.ROW),
     "1 stages": (replace(LEGAL, stages=1), TMA),
     "bytes of shared memory": (replace(LEGAL, stages=6, staging_slots=9), TMA),
 }
@@ -223,7 +223,7 @@ def test_warpgroups_that_share_k_hold_a_block_each_and_the_sums_of_a_whole_tile(
     for scaling, block in ((Scaling.BLOCK, 192 * 128 + 4 * 64), (Scaling.ROW, 192 * 128 + 4 * 192)):
         assert SHARED_K.block_bytes(scaling) == divided.block_bytes(scaling) == divided.stage_bytes(scaling) == block
         assert SHARED_K.stage_bytes(scaling) == 2 * block
-        assert SHARED_K.promotion_registers(scaling) == 2 * divided.promotion_registers(scaling)
+    assert SHARED_K.promotion_registers == 2 * divided.promotion_registers
     assert staged_parts(SHARED_K) == staged_parts(divided) == 2
     shared, alike = (shared_bytes(each, PREDICATED) for each in (SHARED_K, replace(divided, stages=6)))
     assert shared == alike + 64 * 128 * 4 // 2  # half of the tile's sums

@@ -85,8 +85,10 @@ struct Dense {
     using Epilogue = EpiloguePolicy<Output>;
 
     static constexpr uint32_t kNumThreads = (1 + Shape::kWarpgroups) * kThreadsPerWarpgroup;
-    static constexpr uint32_t kLoadRegisters = 40;
-    static constexpr uint32_t kMultiplyRegisters = 232;
+    /// Scales of B's rows take the consumers more registers, and a load warpgroup that looks up no groups needs fewer.
+    static constexpr bool kGivesMore = Config::kScaling == Scaling::kRow && Config::kGrouping == Grouping::kNone;
+    static constexpr uint32_t kLoadRegisters = kGivesMore ? 24 : 40;
+    static constexpr uint32_t kMultiplyRegisters = kGivesMore ? 240 : 232;
 
     /// One consumer warpgroup has registers enough from the launch.
     static constexpr bool kMovesRegisters = Shape::kWarpgroups > 1;
@@ -199,7 +201,6 @@ private:
             multiplier.mark_sum(finished);
             writer.write(finished, addends, Reduction::add(shared.reduction, warpgroup, accumulators));
         }
-        multiplier.finish();
     }
 };
 

@@ -33,6 +33,8 @@ public:
     /// that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 128x256 from K = 1536 on
     /// (H200, 2026-11-23). Two waves in flight, and waves of 160 columns and more, hide it, and lose by the registers.
     static constexpr bool kAhead = Config::kWavesInFlight == 1 && Shape::kWavesM * Shape::kWavesN > 1;
+    /// Promotion has all it needs in registers.
+    static constexpr bool kReadsStage = false;
 
 private:
     const float* scales_;
@@ -93,8 +95,7 @@ public:
     }
 
     /// `scales_a` are those of this thread's upper and lower row of the wave. Those of B are in registers already.
-    FP8GEMM_DEVICE Products products(uint32_t, uint32_t k_block, uint32_t wave, const float (&scales_a)[2],
-                                     uint32_t&) const {
+    FP8GEMM_DEVICE Products products(uint32_t, uint32_t k_block, uint32_t wave, const float (&scales_a)[2]) const {
         Products products;
 #pragma unroll
         for (uint32_t block = 0; block < kBlocks; ++block) {
@@ -107,12 +108,6 @@ public:
         return products;
     }
 
-    /// The same for a wave of other rows.
-    FP8GEMM_DEVICE Products products_below(const Products&, uint32_t slot, uint32_t k_block, uint32_t wave,
-                                           const float (&scales_a)[2], uint32_t& loaded) const {
-        return products(slot, k_block, wave, scales_a, loaded);
-    }
-
     /// Columns of the warpgroup's part of the tile that was begun that come before the border: a multiple of
     /// `kBorderStep`, from that to 128.
     FP8GEMM_DEVICE uint32_t border() const { return border_; }
@@ -121,7 +116,7 @@ public:
     /// are constants, so only columns between them must look.
     FP8GEMM_DEVICE void promote(Borders borders, uint32_t wave, const Products& products,
                                 const float (&block_sums)[Shape::kWaveRegisters],
-                                float (&accumulators)[Shape::kWaveRegisters]) const {
+                                float (&accumulators)[Shape::kWaveRegisters], uint32_t&) const {
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
             const uint32_t col = (wave * Shape::kWaveN + i * 2) / kBorderStep * kBorderStep;

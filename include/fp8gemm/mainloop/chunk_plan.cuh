@@ -32,11 +32,13 @@ private:
                                              Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
     static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
     static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
-    /// Chunks of all copies are at most twelve K blocks, which keeps compilation below a second.
-    static constexpr uint32_t kMost = kInFlight == 1 ? minimum(4u, 8 / kLoops) : kWavesPerBlock > 1 ? 4 : 8;
-    static constexpr uint32_t kPlain = minimum(kMost, kMostOfK);
     /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
+    /// Chunks of all copies are at most twelve K blocks, which keeps compilation below a second. Beside wide waves groups of
+    /// columns, whose tiles are more to remember, have no registers for chunks.
+    static constexpr uint32_t kMostOfOne = kStepsVary && Shape::kWaveRegisters > 64 ? 1 : minimum(4u, 8 / kLoops);
+    static constexpr uint32_t kMost = kInFlight == 1 ? kMostOfOne : kWavesPerBlock > 1 ? 4 : 8;
+    static constexpr uint32_t kPlain = minimum(kMost, kMostOfK);
 
     /// Whether a chunk is one turn of the ring, so that a wave's stage is known when the kernel is compiled. Among the tiles
     /// worth compiling only those of narrow waves have such rings; they gain more by it than by chunks of two lengths (2.4 %
@@ -59,9 +61,9 @@ public:
     /// Whether every second warpgroup begins with a short chunk.
     static constexpr bool kStaggers = kHasBoth && !kStepsVary;
 
+    static_assert(kInFlight > 1 || kWavesPerBlock == 1 || Config::kScaling == Scaling::kBlock,
+                  "scales of B's rows are read beside the sums of one wave");
     static_assert(!kStepsVary || Config::kScaling == Scaling::kRow, "block scales are read for a K that is known");
-    static_assert(kInFlight > 1 || Shape::kWavesM == 1 || Shape::kWavesN == 1 || Config::kScaling == Scaling::kBlock,
-                  "scales of B are those of the wave before, of other columns");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShort == 0,
                   "weight scales advance between short chunks and in the middle of long ones");
 };

@@ -14,7 +14,8 @@
 //
 //     Fi  waits until the stage of wave i is full        Wi  waits for wave i; the one behind it goes on
 //     Si  starts its WGMMAs, and loads its scales        Ri  hands its stage back (what it waits for: release.cuh)
-//                                                        Pi  promotes it, beside the WGMMAs of wave i + 1
+//                                                        Pi  promotes it, beside the WGMMAs of wave i + 1; ahead of Ri
+//                                                            where it reads scales of B's rows from the stage
 //
 // With one in flight it is F0 S0 W0 R0 P0 F1..., and the other warpgroup's WGMMAs fill the gap, where there are two.
 //
@@ -53,6 +54,7 @@ public:
     static constexpr uint32_t kInFlight = Chunks::kInFlight;
     static constexpr uint32_t kWavesPerStep = Chunks::kWavesPerBlock;
     static constexpr uint32_t kSteps = Shape::kNumSteps;
+    static constexpr bool kPromotionReadsStage = Scales::kReadsStage;
 
     struct Chunk {
         uint32_t first_step;
@@ -65,7 +67,7 @@ public:
         typename Scales::Products products;
         uint32_t stage;
         uint32_t full;     ///< address of the stage's full barrier
-        uint32_t pending;  ///< 0, once the scales have been loaded
+        uint32_t pending;  ///< 0, once its scales that are in registers have been loaded
     };
     using Flights = Flight[kInFlight];
 
@@ -121,13 +123,6 @@ public:
             scales_.fetch(0);
         }
         multiply_up_to<Chunks::kBorderRange>(tile.steps(), accumulators);
-    }
-
-    /// After the last tile: hands back the stage that is still held, for which a CTA of the same cluster waits.
-    FP8GEMM_DEVICE void finish() {
-        if constexpr (Shape::kSharers > 1) {
-            release_.finish();
-        }
     }
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
@@ -234,14 +229,8 @@ public:
         const float scales_a[2] = {source[0], source[Scales::kAhead ? 1 : 8]};
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
         operands_.multiply(flight.stage, m, n, flight.block_sums);
-        uint32_t loaded = __float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]);
-        if (m == 0) {
-            flight.products = scales_.products(slot, k_block, n, scales_a, loaded);
-        } else {
-            const Flight& above = flights[(wave_of_chunk - Shape::kWavesN) % kInFlight];
-            flight.products = scales_.products_below(above.products, slot, k_block, n, scales_a, loaded);
-        }
-        flight.pending = release_.pending(loaded);
+        flight.products = scales_.products(slot, k_block, n, scales_a);
+        flight.pending = release_.pending(__float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]));
         if (wave == kWavesPerStep - 1) {
             look_ahead();
         }
@@ -259,10 +248,9 @@ public:
     }
 
     /// With the last wave of a K block, once the scales of all its waves have been loaded.
-    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights) {
+    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk, const Flights& flights) {
         const Flight& flight = flights[wave_of_chunk % kInFlight];
         const uint32_t wave = wave_of_chunk % kWavesPerStep;
-        this->mark(Activity::kPromote, of_tile(chunk.first_step + wave_of_chunk / kWavesPerStep), wave);
         release_.wait_for(flight.pending);
         if (wave == kWavesPerStep - 1) {
             release_.release(flight.full);
@@ -273,9 +261,15 @@ public:
     FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights,
                                 typename Shape::Accumulators& accumulators) {
         const Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t m = wave_of_chunk % kWavesPerStep / Shape::kWavesN;
-        const uint32_t n = wave_of_chunk % Shape::kWavesN;
-        scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n]);
+        const uint32_t wave = wave_of_chunk % kWavesPerStep;
+        const uint32_t m = wave / Shape::kWavesN;
+        const uint32_t n = wave % Shape::kWavesN;
+        uint32_t loaded = 0;
+        this->mark(Activity::kPromote, of_tile(chunk.first_step + wave_of_chunk / kWavesPerStep), wave);
+        scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n], loaded);
+        if constexpr (kPromotionReadsStage) {
+            release_.wait_for(release_.pending(loaded));
+        }
     }
 
 private:

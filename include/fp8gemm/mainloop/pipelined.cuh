@@ -5,12 +5,18 @@
 
 namespace fp8gemm {
 
-/// Waits for a wave behind which `kLater` have been started. Its stage is handed back first: its sums are in registers.
+/// Waits for a wave behind which `kLater` have been started. Its stage is handed back first, for its sums are in registers,
+/// unless promotion reads it.
 template <uint32_t kLater, class Waves, class Chunk, class Flights, class Sums>
 FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const Flights& flights, Sums& sums) {
     ptx::wgmma_wait<kLater>();
-    waves.release(wave, chunk, flights);
+    if constexpr (!Waves::kPromotionReadsStage) {
+        waves.release(wave, chunk, flights);
+    }
     waves.promote(wave, chunk, flights, sums);
+    if constexpr (Waves::kPromotionReadsStage) {
+        waves.release(wave, chunk, flights);
+    }
 }
 
 /// Multiplies the waves of `kLength` steps of K, `Waves::kInFlight` of them in flight at a time: starts each, and finishes
@@ -18,8 +24,9 @@ FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const 
 /// more than `kRest` steps before K ends, it stops there. All is unrolled: `wave`, counted from the chunk's first, is a
 /// constant.
 ///
-/// `Waves` has, besides `kInFlight`, `kSteps` of all K, `kWavesPerStep`, and a `Flight` for each wave that is in flight,
-///     start<kWaves>(wave, chunk, flights)        waits for the stage, commits WGMMAs as one group, loads their scales
+/// `Waves` has, besides `kInFlight`, `kSteps` of all K, `kWavesPerStep`, whether `kPromotionReadsStage`, and a `Flight` for
+/// each wave that is in flight,
+///     start<kWaves>(wave, chunk, flights)        waits for the stage, commits WGMMAs as one group, loads scales ahead
 ///     release(wave, chunk, flights)              hands the stage back, with the last wave that reads it
 ///     promote(wave, chunk, flights, sums)        adds the block sums, times the scales
 ///

@@ -43,6 +43,7 @@ public:
     static constexpr uint32_t kInFlight = 2;
     static constexpr uint32_t kWavesPerStep = 1;
     static constexpr uint32_t kSteps = Shape::kSteps;
+    static constexpr bool kPromotionReadsStage = false;
 
     struct Chunk {
         uint32_t first_step;

@@ -18,7 +18,7 @@ enum class Activity : uint32_t {
     kWaitEmpty,   ///< K block, the first of its stage: load waits for a stage to be empty
     kLoad,        ///< K block
     kWaitFull,    ///< K block: a consumer waits for its stage
-    kMultiply,    ///< K block and wave: its WGMMAs are started, and then the oldest wave in flight is waited for
+    kMultiply,    ///< K block and wave: its WGMMAs are started; the oldest is waited for, its stage handed back
     kPromote,     ///< K block and wave
     kAddShares,   ///< a tile: with K shared, a consumer exchanges sums with the other
     kWaitSlot,    ///< part: a consumer waits for a staging slot
