@@ -102,6 +102,18 @@ _CONTIGUOUS: Gates[Row] = Gates((Gate("speed relative to DeepGEMM", 1.01, partia
 _MASKED: Gates[Row] = Gates(
     (Gate("speed relative to DeepGEMM", 1.0, partial(speeds, DEEP_GEMM, "masked", some=lambda row: row["m"] >= 192)),)
 )
+_GRADIENTS: Gates[Row] = Gates(
+    (
+        Gate("speed relative to DeepGEMM", 1.0, _OF_DEEP_GEMM),
+        Gate("speed relative to DeepGEMM, mean", 1.08, _OF_DEEP_GEMM, mean=True),
+    )
+)
+_K_GROUPED: Gates[Row] = Gates(
+    (
+        Gate("speed relative to DeepGEMM", 1.0, partial(speeds, DEEP_GEMM, "accumulate")),
+        Gate("speed relative to DeepGEMM, mean", 1.08, partial(speeds, DEEP_GEMM, "accumulate"), mean=True),
+    )
+)
 _FEW: Gates[Row] = Gates(
     (
         Gate("speed relative to DeepGEMM", 1.0, _OF_DEEP_GEMM),
@@ -120,8 +132,14 @@ GOALS: Mapping[str, Goal] = {
         f"{part}-{regime}": Goal(
             ("bench", "--grouped", "--only", part, "--regime", regime, "--rounds", rounds), 70, rows, gates
         )
-        for part, rows, gates in (("contiguous", 8, _CONTIGUOUS), ("masked", 16, _MASKED))
+        for part, rows, gates in (("contiguous", 8, _CONTIGUOUS), ("masked", 16, _MASKED), ("k-grouped", 6, _K_GROUPED))
         for regime, rounds in (("burst", "5"), ("sustained", "2"))
+    },
+    **{
+        f"gradients-{regime}": Goal(
+            ("bench", "--weight-gradients", "--regime", regime, "--rounds", rounds), seconds, 7, _GRADIENTS
+        )
+        for regime, rounds, seconds in (("burst", "5", 40), ("sustained", "2", 90))
     },
     "few-rows": Goal((*FEW,), 60, 35, _FEW),
 }

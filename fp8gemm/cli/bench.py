@@ -35,6 +35,7 @@ DEFAULT_M = "1,16,64,128,512,2048,4096,8192"
 DEFAULT_NK = "2112x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
 SMALL_M = "1,2,4,8,16,32,48,64,96,128"
 SMALL_M_NK = "2112x7168,576x7168,24576x1536,32768x512,7168x16384,4096x7168,7168x2048"
+GRADIENT_M = "4096"
 LINEAR_M = "1,2,4,8,16,32,64,128,512,777,1024,2048,4096,8192"
 HOST_M, HOST_NK = "1,16,4096", "7168x2048,4096x4096"
 HOST_ROUNDS = 11
@@ -91,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"Fp8Linear beside bfloat16 layers and no other peers, by default M {LINEAR_M}",
     )
     what.add_argument(
+        "--weight-gradients",
+        action="store_true",
+        help=f"gradients of N x K weights by M rows, of operands both scaled 1x128, added to float32 in place, "
+        f"by default M {GRADIENT_M} and NxK {SMALL_M_NK}",
+    )
+    what.add_argument(
         "--quantize",
         action="store_true",
         help="the quantise functions beside a copy, by default few and many rows; of --nk only each K counts",
@@ -121,14 +128,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def shapes_of(options: argparse.Namespace) -> list[Shape]:
     """Every M with every N x K, as the options say or by default."""
-    default_m, default_nk = DEFAULT_M, DEFAULT_NK
-    if options.small_m:
-        default_m, default_nk = SMALL_M, SMALL_M_NK
-    elif options.linear:
-        default_m = LINEAR_M
-    elif options.host:
-        default_m, default_nk = HOST_M, HOST_NK
+    presets = (
+        (options.small_m, SMALL_M, SMALL_M_NK),
+        (options.linear, LINEAR_M, DEFAULT_NK),
+        (options.host, HOST_M, HOST_NK),
+        (options.weight_gradients, GRADIENT_M, SMALL_M_NK),
+        (True, DEFAULT_M, DEFAULT_NK),
+    )
+    default_m, default_nk = next((m, nk) for chosen, m, nk in presets if chosen)
     layers = options.nk or parse_nk(default_nk)
+    if options.weight_gradients:  # sums over the rows
+        return [Shape(n, k, m) for m in options.m or parse_m(default_m) for n, k in layers]
     return [Shape(m, n, k) for m in options.m or parse_m(default_m) for n, k in layers]
 
 
@@ -142,6 +152,7 @@ def check_options(options: argparse.Namespace) -> None:
         "--chain, which measures both launches": options.chain,
         "--batch-invariant": options.batch_invariant,
         "--linear": options.linear,
+        "--weight-gradients": options.weight_gradients,
         "--quantize": options.quantize,
         "--host": options.host,
         "--grouped": options.grouped,
@@ -194,13 +205,15 @@ def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
     Raises:
         InputError: options that exclude each other, or a shape that cannot be chained.
     """
-    from fp8gemm.lab.bench.suite import chain_suite, linear_suite, product_suite
+    from fp8gemm.lab.bench.suite import chain_suite, gradient_suite, linear_suite, product_suite
 
     check_options(options)
     if options.chain:
         return chain_suite(shapes)
     if options.linear:
         return linear_suite()
+    if options.weight_gradients:
+        return gradient_suite(shapes, alone=options.no_peers)
     return product_suite(
         alone=options.no_peers,
         others=options.peers,
@@ -274,7 +287,7 @@ def _mode(options: argparse.Namespace, device: DeviceInfo, seed: int, load: Load
         return host_mode(shapes, generator, rounds, options.rounds)
     suite = engine_suite(mix) if mix else suite_of(options, shapes)
     if any(peer.module == "deep_gemm" for peer in suite.peers):
-        compile_deep_gemm(shapes)
+        compile_deep_gemm(shapes, gradients=options.weight_gradients)
     heading: dict[str, Any] = {"method": METHOD.format(how=how_measured(options, [shape.m for shape in shapes]))}
     if options.linear or mix:  # products say of each peer how it is launched
         heading["pdl"] = settings.current().pdl

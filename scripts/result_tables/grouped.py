@@ -95,7 +95,7 @@ _HEADINGS = {
     "weights of all groups with rows into shared memory once and does nothing else:",
     DECODE: f"Decode: 1 to {MOST_ROWS_OF_DECODE} rows in each of 256 groups, and one token's 8:",
     K_GROUPED: f"K-grouped, sizes of groups up to {SPREAD:.0%} from the typical one, new outputs and accumulating; "
-    "speed relative to one product of as many operations:",
+    "speeds are relative to one product of as many operations, and to others' grouped products that accumulate:",
 }
 _COLUMNS: Mapping[str, Sequence[_Column]] = {
     CONTIGUOUS: (
@@ -142,6 +142,7 @@ _COLUMNS: Mapping[str, Sequence[_Column]] = {
         ("speed", _ratio(DENSE, BY_COLUMNS)),
         ("accumulating, µs", _us(ACCUMULATE)),
         ("speed", _ratio(DENSE, ACCUMULATE)),
+        (f"speed, {PEERS[DEEP_GEMM]}", _ratio(DEEP_GEMM, ACCUMULATE)),
     ),
 }
 _LAYER_COLUMNS: Sequence[_Column] = (

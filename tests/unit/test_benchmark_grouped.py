@@ -183,7 +183,7 @@ def test_rows_for_deep_gemm_begin_at_multiples_of_its_alignment() -> None:
     assert rows.indices[128:258].eq(2).all() and rows.indices[258:].eq(-1).all()
 
 
-@pytest.mark.parametrize("part", [cases.CONTIGUOUS, cases.MASKED])
+@pytest.mark.parametrize("part", [cases.CONTIGUOUS, cases.MASKED, cases.K_GROUPED])
 def test_deep_gemm_is_called_as_it_wants_to_be(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deep_gemm", deep_gemm)
     assert peers.missing()[peers.DEEP_GEMM] == "deep_gemm is fp8gemm.integrations.deep_gemm here"

@@ -11,8 +11,11 @@ from fp8gemm.lab.bench.report import Shape
 
 MODULE = """\
 import os
-def fp8_gemm_nt(a, b, out):
+def fp8_gemm_nt(a, b, out, c=None, recipe=None):
     (codes_a, scales_a), (codes_b, scales_b) = a, b
+    if recipe:
+        assert recipe == (1, 1, 128) and c is out and out.element_size() == 4 and len(scales_b) == len(codes_b)
+        scales_b = scales_b[::128]
     assert scales_a.shape == (len(codes_a), -(-codes_a.shape[1] // 128)) and not codes_b.float().any()
     assert scales_b.shape == (-(-len(codes_b) // 128), scales_a.shape[1]) and out.shape == (len(codes_a), len(codes_b))
     (place := os.environ["DEEP_GEMM_SAW"])
@@ -35,6 +38,11 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_shape_is_multiplied_once_by_another_process(seen: Path) -> None:
     compile_deep_gemm([Shape(4, 64, 128), Shape(1, 200, 272), Shape(4, 64, 128)], device="cpu")
+    assert sorted(path.stem for path in seen.iterdir()) == ["1x200x272", "4x64x128"]
+
+
+def test_weight_gradients_are_compiled_as_such(seen: Path) -> None:
+    compile_deep_gemm([Shape(4, 64, 128), Shape(1, 200, 272)], gradients=True, device="cpu")
     assert sorted(path.stem for path in seen.iterdir()) == ["1x200x272", "4x64x128"]
 
 

@@ -11,10 +11,12 @@ import torch
 
 from fp8gemm.cli import bench as command
 from fp8gemm.errors import InputError
-from fp8gemm.lab.bench import chain, peers, timing
+from fp8gemm.integrations import deep_gemm
+from fp8gemm.lab.bench import chain, gradients, peers, timing
 from fp8gemm.lab.bench.graph import prepare_timer
-from fp8gemm.lab.bench.report import Shape
+from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import Suite, chain_suite
+from fp8gemm.lab.bench.summary import Summary
 
 
 def options(*arguments: str) -> argparse.Namespace:
@@ -36,7 +38,7 @@ def names(found: Suite) -> list[str]:
 
 
 def ratios(found: Suite) -> dict[str, dict[str, tuple[str, str]]]:
-    return {summary.key: dict(summary.ratios) for summary in found.summaries}
+    return {each.key: dict(each.ratios) for each in found.summaries if isinstance(each, Summary)}
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +97,43 @@ def test_options_that_exclude_each_other_are_refused(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         options("--chain", "--small-m")
     assert "not allowed with" in capsys.readouterr().err
+
+
+def test_gradients_are_summed_over_rows() -> None:
+    shapes = command.shapes_of(options("--weight-gradients"))
+    assert len(shapes) == 7 and Shape(2112, 7168, 4096) in shapes
+    assert command.shapes_of(options("--weight-gradients", "--m", "48,64", "--nk", "32x16")) == [
+        Shape(32, 16, 48),
+        Shape(32, 16, 64),
+    ]
+    assert names(suite("--weight-gradients", "--no-peers")) == ["fp8gemm", "fp8gemm_new"]
+    compared = ratios(suite("--weight-gradients"))["geomean_relative_speed"]
+    assert compared["bf16"] == ("bf16", "fp8gemm") and compared["fp8gemm_new"] == ("fp8gemm_new", "fp8gemm")
+    with pytest.raises(InputError, match="expected M to be a multiple of 16, got 40"):
+        suite("--weight-gradients", "--m", "40")
+    with pytest.raises(InputError, match="expected no --peers beside --weight-gradients"):
+        suite("--weight-gradients", "--peers", "bf16")
+
+
+def test_gradients_are_added_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deep_gemm", deep_gemm)
+    operands = random_operands(48, 64, 144)
+    once = operands.product().double()
+    for peer in gradients.PEERS:
+        call = peer.prepare(operands)
+        first = call().double()
+        assert peers.relative_error(first, once) < 0.05, peer.name
+        adds = peer.name in (gradients.OURS, gradients.DEEP_GEMM)
+        assert peers.relative_error(call(), 2 * first if adds else first) < 1e-6, peer.name
+    assert gradients.config_label(operands) == "reference"
+
+
+def test_gradients_are_judged_beside_deep_gemm() -> None:
+    def row(n: int, deep_gemm: float) -> Row:
+        return Row(us={"fp8gemm": 1.0, "deepgemm": deep_gemm}, shape=Shape(64, n, 64))
+
+    verdicts = gradients.GATES.as_json([row(64, 1.3), row(128, 0.9)])
+    assert [verdict["met"] for verdict in verdicts.values()] == [False, True]
 
 
 def test_a_chain_needs_an_n_that_can_be_k() -> None:

@@ -19,11 +19,12 @@ MOST_PROCESSES = 12
 """Each has a CUDA context and torch."""
 
 
-def compile_deep_gemm(shapes: Sequence[Shape], *, device: str = DEVICE) -> None:
+def compile_deep_gemm(shapes: Sequence[Shape], *, gradients: bool = False, device: str = DEVICE) -> None:
     """Until DeepGEMM's kernels of these shapes are ready, or as ready as they get: an error is left to who measures.
 
     Args:
         shapes: of the products; for a single one nothing is done.
+        gradients: whether they are weight gradients.
         device: where the operands are.
     """
     wanted = list(dict.fromkeys(shapes))
@@ -35,7 +36,7 @@ def compile_deep_gemm(shapes: Sequence[Shape], *, device: str = DEVICE) -> None:
         bar(len(wanted), "kernels", "DeepGEMM compiles") as progress,
     ):
         try:
-            for done in as_completed(pool.submit(_multiply_zeros, shape, device) for shape in wanted):
+            for done in as_completed(pool.submit(_multiply_zeros, shape, gradients, device) for shape in wanted):
                 # NOTE: A process may die, too. What it leaves is compiled where it is measured.
                 with suppress(Exception):
                     done.result()
@@ -44,9 +45,10 @@ def compile_deep_gemm(shapes: Sequence[Shape], *, device: str = DEVICE) -> None:
             pool.shutdown(cancel_futures=True)  # whoever interrupts does not wait for all
 
 
-def _multiply_zeros(shape: Shape, device: str) -> None:
+def _multiply_zeros(shape: Shape, gradients: bool, device: str) -> None:
     import torch
 
+    from fp8gemm.lab.bench.gradients import deep_gemm_call as deep_gemm_gradient
     from fp8gemm.lab.bench.peers import deep_gemm_call
     from fp8gemm.scales import empty_mn_major
 
@@ -54,6 +56,10 @@ def _multiply_zeros(shape: Shape, device: str) -> None:
     a = torch.zeros(m, k, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
     b = torch.zeros(n, k, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
     scales_a = empty_mn_major(m, -(-k // 128), device=a.device).zero_()
+    if gradients:
+        scales_b = empty_mn_major(n, -(-k // 128), device=a.device).zero_()
+        deep_gemm_gradient(a, scales_a, b, scales_b, sums=torch.zeros(m, n, device=device))()
+        return
     scales_b = torch.zeros(-(-n // 128), -(-k // 128), device=device)
     out = torch.empty(m, n, dtype=torch.bfloat16, device=device)
     deep_gemm_call(a, scales_a, b, scales_b, out=out)()

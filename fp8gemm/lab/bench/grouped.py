@@ -201,6 +201,11 @@ GATES: Gates[GroupedRow] = Gates(
             lambda rows: _ratios(rows, CONTIGUOUS, [DEEP_GEMM], [products.OFFSETS, products.INDICES]),
         ),
         Gate(
+            "k-grouped, speed relative to DeepGEMM",
+            1.0,
+            lambda rows: _ratios(rows, K_GROUPED, [DEEP_GEMM], [products.ACCUMULATE]),
+        ),
+        Gate(
             "decode, time over that of reading the weights",
             1.35,
             lambda rows: _ratios(rows, DECODE, [products.OFFSETS, products.IN_MASK], [products.FLOOR]),

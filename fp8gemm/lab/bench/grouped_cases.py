@@ -99,8 +99,8 @@ def _products() -> Iterator[GroupedCase]:
         yield from (GroupedCase(MASKED, groups, m, n, k, max_m, groups) for n, k in _NK)
     for touched, m in ((256, 3), (8, 1)):
         yield from (GroupedCase(DECODE, 256, m, n, k, 64, touched) for n, k in _EXPERTS_NK)
-    for groups, m, n, k in ((4, 4096, 7168, 8192), (4, 7168, 2048, 8192), (8, 4096, 7168, 4096)):
-        yield GroupedCase(K_GROUPED, groups, m, n, k, touched=groups)
+    for groups, k in ((4, 8192), (8, 4096), (16, 2048)):
+        yield from (GroupedCase(K_GROUPED, groups, m, n, k, touched=groups) for m, n in _EXPERTS_NK)
     for experts, hidden, intermediate in ((256, 7168, 2048), (128, 2048, 768)):
         yield from (GroupedCase(LAYER, experts, m, hidden, intermediate) for m in (1, 16, 64, 256, 4096))
 

@@ -91,6 +91,24 @@ def deep_gemm_masked(a: Scaled, b: Scaled, n: int, counts: Tensor, expected_m: i
     return call
 
 
+def deep_gemm_columns(a: Scaled, b: Scaled, sizes: Sequence[int], sums: Tensor) -> Call:
+    """Added to ``sums`` in place. DeepGEMM wants each group's codes as a matrix of its own, behind the one before."""
+    deep_gemm = importlib.import_module("deep_gemm")
+    ks = torch.tensor(sizes, dtype=torch.int32, device=sums.device)
+    operands = [(_one_behind_the_other(codes, sizes), scales) for codes, scales in (a, b)]
+
+    def call() -> Tensor:
+        deep_gemm.k_grouped_fp8_gemm_nt_contiguous(*operands, sums, list(sizes), ks, sums)
+        return sums
+
+    return call
+
+
+def _one_behind_the_other(codes: Tensor, sizes: Sequence[int]) -> Tensor:
+    parts = codes.view(torch.uint8).split(list(sizes), 1)
+    return torch.cat([part.reshape(-1) for part in parts]).view(codes.dtype)
+
+
 def bf16_weights(weights: Scaled) -> Tensor:
     """(G, N, K) bfloat16."""
     codes, scales = weights

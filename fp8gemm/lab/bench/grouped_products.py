@@ -32,6 +32,7 @@ from fp8gemm.lab.bench.grouped_peers import (
     DEEP_GEMM,
     PaddedRows,
     bf16_weights,
+    deep_gemm_columns,
     deep_gemm_masked,
     grouped_mm,
 )
@@ -147,6 +148,9 @@ def by_columns(case: GroupedCase, generator: torch.Generator, l2_bytes: int, oth
     def dense() -> list[Call]:
         return [partial(fp8gemm.gemm, *a, *b, out=out[0]) for (a, b), out in zip(pairs, outs, strict=True)]
 
+    def deep_gemm() -> list[Call]:
+        return [deep_gemm_columns(a, b, sizes, out.zero_()) for (a, b), out in zip(pairs, outs, strict=True)]
+
     def check(result: Tensor) -> None:
         blocks = [size // 128 for size in sizes]
         a, b = (zip(x[0].split(sizes, 1), x[1].split(blocks, 1), strict=True) for x in pairs[0])
@@ -157,6 +161,8 @@ def by_columns(case: GroupedCase, generator: torch.Generator, l2_bytes: int, oth
         ACCUMULATE: Contender(lambda: ours(accumulate=True), check),
         DENSE: Contender(dense, partial(_check_dense, *pairs[0])),
     }
+    if DEEP_GEMM in others:
+        contenders[DEEP_GEMM] = Contender(deep_gemm, check)
     return Work(contenders, sets, 2 * m * n * k, 0)
 
 

@@ -62,6 +62,11 @@ class Operands:
         return *quantize_activation(self.x), *quantize_weight(self.w)
 
     @cached_property
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x and w both scaled 1x128 with MN-major scales: codes, scales, codes, scales."""
+        return *quantize_activation(self.x), *quantize_activation(self.w)
+
+    @cached_property
     def weight_back(self) -> tuple[Tensor, Tensor]:
         """w^T (K, N) scaled 128x128, a weight that leads from N features back to K: codes, scales."""
         return quantize_weight(self.w.t().contiguous())
@@ -147,14 +152,12 @@ def make_plan(b: Tensor, scales_b: Tensor, *, max_m: int, pdl: bool, batch_invar
 def _ours(operands: Operands, *, pdl: bool = False, batch_invariant: bool = False) -> Call:
     a, scales_a, b, scales_b = operands.blocks
     plan = make_plan(b, scales_b, max_m=a.shape[0], pdl=pdl, batch_invariant=batch_invariant)
-    out = operands.empty_product()
-    return lambda: plan(a, scales_a, out=out)
+    return partial(plan, a, scales_a, out=operands.empty_product())
 
 
 def _scaled_mm(operands: Operands, *, per_row: bool) -> Call:
-    a, scale_a = quantize_whole(operands.x, per_row=per_row)
-    b, scale_b = quantize_whole(operands.w, per_row=per_row)
-    return scaled_mm_call(a, scale_a, b, scale_b)
+    codes = *quantize_whole(operands.x, per_row=per_row), *quantize_whole(operands.w, per_row=per_row)
+    return scaled_mm_call(*codes)
 
 
 def _cublas_block(operands: Operands) -> Call:
@@ -262,10 +265,7 @@ PDL_PEERS = (
 
 FLOOR = Peer(FLOORS[OURS], "reads the weight into shared memory once, and nothing else", _floor, expected=None)
 FLOOR_PDL = Peer(
-    FLOORS[OURS_PDL],
-    "the same with programmatic dependent launch",
-    partial(_floor, pdl=True),
-    expected=None,
+    FLOORS[OURS_PDL], "the same with programmatic dependent launch", partial(_floor, pdl=True), expected=None
 )
 
 NOT_MEASURED = {"triton": "a block-scaled Triton kernel is not part of this repository"}

@@ -1,4 +1,4 @@
-"""What one run of the benchmark measures and says: products beside the peers, chains of two, or linear layers."""
+"""What one run of the benchmark measures and says: products beside the peers, chains of two, gradients, or layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm.errors import InputError
-from fp8gemm.lab.bench import chain, linear
+from fp8gemm.lab.bench import chain, gradients, linear
 from fp8gemm.lab.bench.engine import ENGINES
 from fp8gemm.lab.bench.engine_mix import Mix
 from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers, config_peer
@@ -99,6 +99,23 @@ def linear_suite() -> Suite:
     title = f"speed of {linear.OURS} relative to {linear.BF16}"
     summary = Summary("geomean_relative_speed", title, "speed", {linear.BF16: (linear.BF16, linear.OURS)})
     return Suite(linear.PEERS, {}, [summary, linear.GATES], partial(_product_label, static_weights=True))
+
+
+def gradient_suite(shapes: Sequence[Shape], *, alone: bool) -> Suite:
+    """Weight gradients, beside DeepGEMM's; or ours ``alone``.
+
+    Raises:
+        InputError: rows cannot be summed over.
+    """
+    for shape in shapes:
+        if shape.k % 16:
+            raise InputError(f"--weight-gradients: expected M to be a multiple of 16, got {shape.k}")
+    peers, skipped = gradients.choose_peers(alone=alone)
+    names = [peer.name for peer in peers]
+    relative = {name: (name, gradients.OURS) for name in names if name != gradients.OURS}
+    title = f"speed of {gradients.OURS} relative to its peers"
+    summary = Summary("geomean_relative_speed", title, "speed", relative)
+    return Suite(peers, skipped, [summary, gradients.GATES], gradients.config_label)
 
 
 def engine_suite(mix: Mix) -> Suite:

@@ -1,0 +1,89 @@
+"""Weight gradients: products of operands that are both scaled 1x128, in float32, added to what is there or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import fp8gemm
+from fp8gemm.lab.bench.gates import Gate, Gates
+from fp8gemm.lab.bench.peers import Call, Operands, Peer
+from fp8gemm.lab.bench.report import Row
+
+OURS, NEW, BF16, DEEP_GEMM = "fp8gemm", "fp8gemm_new", "bf16", "deepgemm"
+
+
+def _sums(operands: Operands) -> Tensor:
+    """What gradients are added to, in place: zeros at first, so that the first product is all there is."""
+    return torch.zeros_like(operands.empty_product(), dtype=torch.float32)
+
+
+def _ours(operands: Operands) -> Call:
+    sums = _sums(operands)
+    return partial(fp8gemm.gemm, *operands.rows, c=sums, out=sums)
+
+
+def _new(operands: Operands) -> Call:
+    return partial(fp8gemm.gemm, *operands.rows, out=_sums(operands))
+
+
+def _deep_gemm(operands: Operands) -> Call:
+    return deep_gemm_call(*operands.rows, sums=_sums(operands))
+
+
+def deep_gemm_call(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, *, sums: Tensor) -> Call:
+    """DeepGEMM's product of codes and scales as `quantize_activation` makes them, added to ``sums`` in place.
+
+    Raises:
+        ImportError: there is no DeepGEMM.
+    """
+    import deep_gemm
+
+    def call() -> Tensor:
+        deep_gemm.fp8_gemm_nt((a, scales_a), (b, scales_b), sums, c=sums, recipe=(1, 1, 128))
+        return sums
+
+    return call
+
+
+PEERS = (
+    Peer(OURS, "fp8gemm.gemm, 1x128 by 1x128, float32, added in place", _ours),
+    Peer(NEW, "the same without C", _new),
+    Peer(BF16, "torch.mm, bfloat16, not added", lambda operands: operands.product),
+    Peer(
+        DEEP_GEMM,
+        "DeepGEMM, fp8_gemm_nt with recipe (1, 1, 128), float32, added in place",
+        _deep_gemm,
+        module="deep_gemm",
+        attribute="fp8_gemm_nt",
+    ),
+)
+
+
+def choose_peers(*, alone: bool) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that this machine has, and the others with the reason; ``alone``: ours."""
+    wanted = PEERS[:2] if alone else PEERS
+    skipped = {peer.name: reason for peer in wanted if (reason := peer.why_missing())}
+    return [peer for peer in wanted if peer.name not in skipped], skipped
+
+
+def config_label(operands: Operands) -> str:
+    """The tile config that ours adds with."""
+    m, sums = operands.x.shape[0], torch.float32
+    kernel = fp8gemm.plan(*operands.rows[2:], max_m=m, out_dtype=sums, c_dtype=sums).kernel_for(m)
+    return "reference" if kernel is None else kernel.config.label
+
+
+def _speeds(rows: Sequence[Row]) -> Mapping[str, float | None]:
+    return {row.at(row.shape): row.time_ratio(DEEP_GEMM, OURS) for row in rows}
+
+
+GATES: Gates[Row] = Gates(
+    (
+        Gate("speed relative to DeepGEMM", 1.0, _speeds),
+        Gate("speed relative to DeepGEMM, mean", 1.08, _speeds, mean=True),
+    )
+)
