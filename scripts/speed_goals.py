@@ -102,17 +102,14 @@ _CONTIGUOUS: Gates[Row] = Gates((Gate("speed relative to DeepGEMM", 1.01, partia
 _MASKED: Gates[Row] = Gates(
     (Gate("speed relative to DeepGEMM", 1.0, partial(speeds, DEEP_GEMM, "masked", some=lambda row: row["m"] >= 192)),)
 )
-_GRADIENTS: Gates[Row] = Gates(
-    (
-        Gate("speed relative to DeepGEMM", 1.0, _OF_DEEP_GEMM),
-        Gate("speed relative to DeepGEMM, mean", 1.08, _OF_DEEP_GEMM, mean=True),
+_GRADIENTS, _K_GROUPED = (
+    Gates[Row](
+        (
+            Gate("speed relative to DeepGEMM", 1.0, partial(speeds, DEEP_GEMM, ours)),
+            Gate("speed relative to DeepGEMM, mean", 1.08, partial(speeds, DEEP_GEMM, ours), mean=True),
+        )
     )
-)
-_K_GROUPED: Gates[Row] = Gates(
-    (
-        Gate("speed relative to DeepGEMM", 1.0, partial(speeds, DEEP_GEMM, "accumulate")),
-        Gate("speed relative to DeepGEMM, mean", 1.08, partial(speeds, DEEP_GEMM, "accumulate"), mean=True),
-    )
+    for ours in (OURS, "accumulate")
 )
 _FEW: Gates[Row] = Gates(
     (

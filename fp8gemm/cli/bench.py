@@ -137,9 +137,10 @@ def shapes_of(options: argparse.Namespace) -> list[Shape]:
     )
     default_m, default_nk = next((m, nk) for chosen, m, nk in presets if chosen)
     layers = options.nk or parse_nk(default_nk)
-    if options.weight_gradients:  # sums over the rows
-        return [Shape(n, k, m) for m in options.m or parse_m(default_m) for n, k in layers]
-    return [Shape(m, n, k) for m in options.m or parse_m(default_m) for n, k in layers]
+    sizes = ((m, n, k) for m in options.m or parse_m(default_m) for n, k in layers)
+    return [
+        Shape(n, k, m) if options.weight_gradients else Shape(m, n, k) for m, n, k in sizes
+    ]  # gradients sum over rows
 
 
 def check_options(options: argparse.Namespace) -> None:

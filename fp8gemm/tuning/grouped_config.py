@@ -95,8 +95,10 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if problem.grouping is Grouping.COLUMNS and config.promotion_registers > CROWDED_REGISTERS:
             config = replace(config, waves_in_flight=1)
+            if violations(config, problem.store, problem.output, problem.scaling):
+                continue
         fitting = _fitting(problem, config)
-        if fitting is not None and not violations(fitting, problem.store, problem.output, problem.scaling):
+        if fitting is not None:
             yield fitting
 
 

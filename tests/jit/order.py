@@ -47,24 +47,30 @@ def late_loads(listing: Listing, *, ahead: bool = False) -> list[str]:
 def loads_of_stages_given_away(listing: Listing) -> list[str]:
     """Scales of B's rows that promotion loads behind the release of their stage: between that and them is neither a
     wave that is started nor one that is waited for."""
-    another = re.compile(r"QGMMA|WARPGROUP\.DEPBAR")
-    pairs = {place for place in scale_loads(listing) if ".64" in listing.instructions[place].opcode}
-    found = set[int]()
+    pairs, found = _loads_of_pairs(listing), set[int]()
     for place in (i for i, each in enumerate(listing.instructions) if is_release(each)):
-        found |= pairs & set(listing.reached(place, lambda each: another.match(each.text) is not None))
+        found |= pairs & set(listing.reached(place, _is_of_a_wave))
     return [f"{listing.instructions[i].text} comes behind the release of its stage" for i in sorted(found)]
 
 
 def unscaled_promotions(listing: Listing, pairs: int) -> list[str]:
     """Waits for a wave behind which there are not so many loads of pairs of scales of B's rows, up to the next wave."""
-    another = re.compile(r"QGMMA|WARPGROUP\.DEPBAR")
-    of_rows = {place for place in scale_loads(listing) if ".64" in listing.instructions[place].opcode}
-    found = []
+    of_rows, found = _loads_of_pairs(listing), []
     for place in listing.where(r"WARPGROUP\.DEPBAR"):
-        behind = of_rows & set(listing.reached(place, lambda each: another.match(each.text) is not None))
+        behind = of_rows & set(listing.reached(place, _is_of_a_wave))
         if len(behind) != pairs:
             found.append(f"{listing.instructions[place].text} has {len(behind)} loads of scales behind it, not {pairs}")
     return found
+
+
+def _loads_of_pairs(listing: Listing) -> set[int]:
+    """Of the loads of scales those of B's rows: a thread's columns come in pairs."""
+    return {place for place in scale_loads(listing) if ".64" in listing.instructions[place].opcode}
+
+
+def _is_of_a_wave(instruction: Instruction) -> bool:
+    """Whether it starts a wave or waits for one."""
+    return instruction.opcode.startswith(("QGMMA", "WARPGROUP.DEPBAR"))
 
 
 def scale_loads(listing: Listing) -> list[int]:
