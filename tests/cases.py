@@ -54,7 +54,7 @@ class Case:
         return Scaling.ROW if n > 1 and self.scales_b.shape[0] == n else Scaling.BLOCK
 
     def check(self, out: Tensor) -> Report:
-        return check(out, *self.operands, data=self.data, **self.epilogue)
+        return check(out, *self.operands, data=self.data, c=self.c, bias=self.bias)
 
     def __str__(self) -> str:
         (m, k), n = self.a.shape, self.b.shape[0]

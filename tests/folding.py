@@ -10,6 +10,7 @@ from fp8gemm.products.folding import Folded
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.reference import quantize_small_blocks
 from fp8gemm.scales import Blocks
+from tests.diagnosis import Inputs
 from tests.numerics import Data, Report, check
 
 E4M3 = torch.float8_e4m3fn
@@ -64,9 +65,13 @@ def apart(codes: Tensor, scales: Tensor, columns: int) -> Operand:
     return pad(blocks, (0, 128 - columns)).flatten(1).view(E4M3), scales.contiguous()
 
 
-def check_folded(out: Tensor, a: Operand, b: Operand, *, data: Data = "signed", blocks: Blocks = SMALL) -> Report:
-    """Hold a product of ``a`` (1x128) by folded ``b`` to the float64 product of ``b`` as it was given."""
+def check_folded(
+    out: Tensor, a: Operand, b: Operand, folded: Operand, *, data: Data = "signed", blocks: Blocks = SMALL
+) -> Report:
+    """Hold a product of ``a`` (1x128) by ``folded`` to the float64 product of ``b``, which that was before: errors are
+    measured by what was given, and what truncation may make of them by what was multiplied."""
     (n, k), columns = b[0].shape, blocks.columns
     of_rows = b[1].float().repeat_interleave(blocks.rows, 0)[:n]
     of_a = a[1].repeat_interleave(128 // columns, 1)[:, : -(-k // columns)]
-    return check(out, *apart(a[0], of_a, columns), *apart(b[0], of_rows, columns), data=data)
+    given = *apart(a[0], of_a, columns), *apart(b[0], of_rows, columns)
+    return check(out, *given, data=data, multiplied=Inputs(*a, *folded))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fp8gemm.sizes import SCALE_BLOCK
 from tests.diagnosis import Inputs
 
 _INSTRUCTION_K = 32
 _FRACTION_BITS = 13
+_AT_ONCE = 1 << 24
+"""Products of `truncation_error` that are worked on at once, 128 MB of them."""
 
 
 def add_like_a_tensor_core(total: Tensor, products: Tensor) -> Tensor:
@@ -21,6 +24,12 @@ def add_like_a_tensor_core(total: Tensor, products: Tensor) -> Tensor:
 
 def truncation_error(inputs: Inputs, rows: Tensor, columns: Tensor) -> Tensor:
     """What truncation makes of the elements at (rows, columns), by this model; (elements,) float64."""
+    some = max(1, _AT_ONCE // (SCALE_BLOCK * inputs.scales_a.shape[1]))
+    parts = zip(rows.split(some), columns.split(some), strict=True)
+    return torch.cat([_truncation_error(inputs, *part) for part in parts])
+
+
+def _truncation_error(inputs: Inputs, rows: Tensor, columns: Tensor) -> Tensor:
     products = inputs.products_of(rows, columns)
     total = torch.zeros_like(products[..., 0])
     for instruction in products.split(_INSTRUCTION_K, dim=2):

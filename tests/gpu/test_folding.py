@@ -47,10 +47,12 @@ def test_products_are_those_of_what_was_given(
         a, b = operands(m, n, k, most, kind, generator)
         # NOTE: blocks of a few rows or columns may be past the bound, which is for 1024 values, by chance.
         folded = fp8gemm.fold_scales(*b, requantize=True)
-        b = b[0], b[1] * 2.0**-9  # so that float16 holds the sums of large channels
-        out = fp8gemm.gemm(*a, folded.codes, folded.scales * 2.0**-9, out_dtype=dtype)
+        # So that float16 holds the sums of large channels.
+        b, multiplied = (b[0], b[1] * 2.0**-9), (folded.codes, folded.scales * 2.0**-9)
+        out = fp8gemm.gemm(*a, *multiplied, out_dtype=dtype)
         assert out.isfinite().all()
-        folding.check_folded(out, a, b, data=DATA[kind]).raise_if_failed(f"{m} x {n} x {k}, 2^{most}, {kind}, {folded}")
+        report = folding.check_folded(out, a, b, multiplied, data=DATA[kind])
+        report.raise_if_failed(f"{m} x {n} x {k}, 2^{most}, {kind}, {folded}")
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
@@ -79,7 +81,7 @@ def test_a_layer_and_deep_gemms_recipe(generator: torch.Generator) -> None:
     (a, scales_a), b = operands(300, 576, 512, 4, "normal", generator)
     layer = Fp8Linear.from_quantized(*b, block_size=(32, 32), max_m=512)
     out = layer.forward_quantized(a, scales_a)
-    folding.check_folded(out, (a, scales_a), b).raise_if_failed()
+    folding.check_folded(out, (a, scales_a), b, (layer.weight, layer.weight_scale_inv)).raise_if_failed()
     x = torch.randn(300, 512, generator=generator, device=generator.device)
     of_rows = fp8gemm.quantize_weight(x, block_size=(1, 32))
     once = fp8gemm.fold_scales(*of_rows, block_size=(1, 32), requantize=True)

@@ -227,7 +227,8 @@ def test_products_are_within_the_gates_of_what_was_given(kind: str, most: int, d
     a = fp8gemm.quantize_activation(x)
     folded = fold_scales(*b, requantize=most > 5)
     out = fp8gemm.gemm(*a, folded.codes, folded.scales, out_dtype=torch.float32).to(dtype)
-    check_folded(out, a, b, data=DATA[kind]).raise_if_failed(f"seed {seed}, {folded}")
+    report = check_folded(out, a, b, (folded.codes, folded.scales), data=DATA[kind])
+    report.raise_if_failed(f"seed {seed}, {folded}")
 
 
 def test_the_gates_see_a_shift_that_was_forgotten() -> None:
@@ -236,8 +237,9 @@ def test_the_gates_see_a_shift_that_was_forgotten() -> None:
     codes = folded.codes.clone()
     codes.view(torch.uint8)[:32, 32:64] = b[0].view(torch.uint8)[:32, 32:64]
     assert not torch.equal(codes.float(), folded.codes.float())
-    assert not check_folded(fp8gemm.gemm(*a, codes, folded.scales), a, b).passed
-    assert check_folded(fp8gemm.gemm(*a, folded.codes, folded.scales), a, b).passed
+    right = folded.codes, folded.scales
+    assert not check_folded(fp8gemm.gemm(*a, codes, folded.scales), a, b, right).passed
+    assert check_folded(fp8gemm.gemm(*a, *right), a, b, right).passed
     # And one that loses too much for float32 outputs, which the bound refuses.
     past = weight(256, 256, 10, seed=1)
     past[1][:, 1] = 2.0**-10
@@ -245,5 +247,6 @@ def test_the_gates_see_a_shift_that_was_forgotten() -> None:
     x[:, 32:64] *= 2.0**14
     of_channels = fp8gemm.quantize_activation(x)
     anyway = fold_scales(*past, requantize=True)
-    out = fp8gemm.gemm(*of_channels, anyway.codes, anyway.scales, out_dtype=torch.float32)
-    assert anyway.error > MOST_ERROR and "rms tensor" in check_folded(out, of_channels, past).failed
+    multiplied = anyway.codes, anyway.scales
+    out = fp8gemm.gemm(*of_channels, *multiplied, out_dtype=torch.float32)
+    assert anyway.error > MOST_ERROR and "rms tensor" in check_folded(out, of_channels, past, multiplied).failed

@@ -29,7 +29,8 @@ def test_a_layer_computes_what_its_weight_stands_for(dtype: torch.dtype) -> None
     assert layer.weight_scale_inv.shape == (2, 3) and layer.weight_scale_inv.dtype == torch.float32
     x = rows(70, 272)
     out = layer(x) - bias
-    check_folded(out, fp8gemm.quantize_activation(x), (codes, scales)).raise_if_failed()
+    folded = layer.weight, layer.weight_scale_inv
+    check_folded(out, fp8gemm.quantize_activation(x), (codes, scales), folded).raise_if_failed()
     with pytest.raises(fp8gemm.InputError, match=r"^weight_scale_inv: .*\(ceil\(N/128\), ceil\(K/128\)\)"):
         Fp8Linear.from_quantized(codes, scales)
     with pytest.raises(fp8gemm.InputError, match="^block_size: expected blocks of several rows"):
@@ -94,8 +95,10 @@ def test_projections_are_joined_before_they_are_folded(parts: tuple[int, ...]) -
     codes = torch.cat([codes.view(torch.uint8) for codes, _ in each]).view(torch.float8_e4m3fn)
     joined = codes, torch.cat([scales for _, scales in each])
     x = rows(70, 272)
-    out = Fp8Linear.from_quantized(*joined, block_size=BLOCK)(x)
-    check_folded(out, fp8gemm.quantize_activation(x), joined).raise_if_failed()
+    layer = Fp8Linear.from_quantized(*joined, block_size=BLOCK)
+    out = layer(x)
+    folded = layer.weight, layer.weight_scale_inv
+    check_folded(out, fp8gemm.quantize_activation(x), joined, folded).raise_if_failed()
     exact = x.double() @ torch.cat([values(*part, SMALL) for part in each]).T
     assert (out.double() - exact).norm() < 0.05 * exact.norm()
 
