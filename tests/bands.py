@@ -16,8 +16,9 @@ def bands(num_m: int, band: int) -> Iterator[range]:
 
 
 def banded(num_m: int, num_n: int, band: int) -> Iterator[tuple[int, int]]:
-    """Row and column of each tile: inside a band column by column from the left, each from its top."""
-    for rows in bands(num_m, band):
-        for n in range(num_n):
+    """Row and column of each tile: inside a band column by column, in every second one from the right, each column from
+    its top."""
+    for number, rows in enumerate(bands(num_m, band)):
+        for n in reversed(range(num_n)) if number % 2 else range(num_n):
             for m in rows:
                 yield m, n

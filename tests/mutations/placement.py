@@ -12,7 +12,7 @@ _COMPILED = ("tests/jit/test_kernels.py::test_kernels_do_not_spill_and_lose_no_o
 
 _M = "tile.m = cluster_tile.m * Config::kClusterM + rank / Config::kClusterN;"
 _N = "tile.n = cluster_tile.n * Config::kClusterN + rank % Config::kClusterN;"
-_PLACE = "TileCoordinate{first_m + in_band % rows, in_band / rows}"
+_PLACE = "TileCoordinate{first_m + in_band % rows, from_right ? num_n - 1 - col : col}"
 _SLOTS = "kSlots = Config::kStagingSlots;"
 _RING_BLOCKS = "kRingBlocks = Config::kStages * Config::kWarpgroupsK;"
 
@@ -36,7 +36,7 @@ _SCHEDULES = (
     _schedule(
         "raster-transposed",
         "rows and columns of tiles are exchanged",
-        Edit(_RASTER, _PLACE, "TileCoordinate{in_band / rows, first_m + in_band % rows}"),
+        Edit(_RASTER, _PLACE, "TileCoordinate{from_right ? num_n - 1 - col : col, first_m + in_band % rows}"),
     ),
     _schedule(
         "short-last-band-ignored",
