@@ -86,7 +86,7 @@ class Single:
     def name(self) -> str:
         problem = self.problem
         kind = "1d1d" if problem.scaling is Scaling.ROW else "1d2d"
-        added = " +c" if problem.c is not Addend.NONE else ""
+        added = "" if problem.c is Addend.NONE else " +=" if problem.c is Addend.IN_PLACE else " +c"
         return f"{kind} {problem.m}x{problem.n}x{problem.k} {self.config.label} {problem.store.value}{added}"
 
     def case(self) -> Case:
@@ -196,8 +196,9 @@ def products() -> Iterator[Single | Groups]:
     for m, (n, k) in itertools.product((*FEW, *MANY), NK):
         yield Single(Problem(m, n, k))
     of_rows = Problem(4096, 7168, 4096, OutputType.FLOAT32, scaling=Scaling.ROW)
-    for (n, k), c in itertools.product(((7168, 4096), (2112, 4096), (1536, 24576)), (Addend.NONE, Addend.FLOAT32)):
-        yield Single(replace(of_rows, n=n, k=k, c=c))
+    for n, k in ((7168, 4096), (2112, 4096), (1536, 24576)):
+        new = replace(of_rows, n=n, k=k)
+        yield from map(Single, (new, replace(new, c=Addend.FLOAT32), new.accumulating()))
     for m, n, k in ((4096, 577, 7168), (8192, 2111, 512), (8192, 65, 128)):
         yield Single(Problem(m, n, k, store=StoreKind.PREDICATED))
     contiguous, masked = Grouping.CONTIGUOUS, Grouping.MASKED
@@ -207,4 +208,4 @@ def products() -> Iterator[Single | Groups]:
     yield Groups(GroupedProblem(masked, 32, 192, 6144, 7168), 192, 1024)
     yield Groups(GroupedProblem(masked, 6, 20, 7168, 3072), 20, 1024)
     yield Groups(columns, 8192, 0)
-    yield Groups(replace(columns, c=Addend.FLOAT32), 8192, 0)
+    yield Groups(columns.accumulating(), 8192, 0)

@@ -184,7 +184,7 @@ def grouped() -> Iterator[GroupedProduct | Ranges]:
     yield GroupedProduct(GroupedProblem(masked, len(COUNTS), ROOM, 101, 272, store=predicated), wide)
     yield GroupedProduct(GroupedProblem(masked, len(COUNTS), 4, 101, 1024, float32, predicated), shared)
     for store, n in ((StoreKind.TMA, 136), (predicated, 101)):
-        for c in (Addend.NONE, Addend.FLOAT32):
-            tile = wide if c is Addend.NONE else ordinary
-            yield GroupedProduct(GroupedProblem(columns, len(COLUMNS), 150, n, 4096, float32, store, c), tile)
+        new = GroupedProblem(columns, len(COLUMNS), 150, n, 4096, float32, store)
+        yield GroupedProduct(new, wide)
+        yield GroupedProduct(new.accumulating(), ordinary)
     yield Ranges()

@@ -95,6 +95,8 @@ def dense_kernels() -> Iterator[Kernel]:
         c, bias = addends[i % 2], addends[i // 2 % 2]
         added = Problem(512, 256 if by_tma else 255, 640, output, store, scaling, c, bias)
         yield Kernel(added, clustered[5 * i % len(clustered)])
+    gradient = Problem(130, 136, 272, OutputType.FLOAT32, scaling=Scaling.ROW).accumulating()
+    yield Kernel(gradient, next(candidate_configs(gradient.store, gradient.output, gradient.scaling)))
     sharing = next(config for config in candidate_configs(StoreKind.TMA) if config.warpgroups_k > 1)
     yield Kernel(Problem(512, 256, 640), sharing)
 
@@ -165,7 +167,9 @@ def make_operands(problem: Problem) -> tuple[list[Tensor], dict[str, Tensor]]:
     operands = [*quantize_activation(normal(problem.m, problem.k)), *quantize_b(normal(problem.n, problem.k))]
     shapes = (("c", problem.c, (problem.m, problem.n)), ("bias", problem.bias, (problem.n,)))
     terms = {
-        name: normal(*shape).to(getattr(torch, kind.value)) for name, kind, shape in shapes if kind is not Addend.NONE
+        name: normal(*shape).to(getattr(torch, kind.type_name))
+        for name, kind, shape in shapes
+        if kind is not Addend.NONE
     }
     return operands, terms
 
@@ -179,10 +183,13 @@ def run_kernel(kernel: Kernel, upload: Callable[[Tensor], Tensor], control: str 
         uploaded[3] = torch.ones(1, 1).cuda()  # and the kernel reads more than one
     elif control == "initcheck":
         uploaded[3] = torch.empty(operands[3].shape, device="cuda")
-    out = upload(torch.full((problem.m, problem.n), math.nan, dtype=getattr(torch, problem.output.value)))
+    empty = torch.full((problem.m, problem.n), math.nan, dtype=getattr(torch, problem.output.value))
+    out = upload(terms["c"] if problem.c is Addend.IN_PLACE else empty)
     launched = load_kernel(problem, kernel.config, device_index=0, num_sms=NUM_SMS)
     stream = torch.cuda.current_stream().cuda_stream
     added: dict[str, Any] = {name: upload(term) for name, term in terms.items()}
+    if problem.c is Addend.IN_PLACE:
+        added["c"] = out
     launched(*uploaded, out=out, stream=stream, **added)
     torch.cuda.synchronize()
     return relative_error(out.cpu(), gemm_reference(*operands, **terms, out_dtype=torch.float64))

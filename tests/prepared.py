@@ -32,7 +32,7 @@ Device = torch.device | str
 
 def torch_dtype(kind: OutputType | Addend) -> torch.dtype:
     """Of an output, or of an addend that there is."""
-    dtype: torch.dtype = getattr(torch, kind.value)
+    dtype: torch.dtype = getattr(torch, kind.type_name if isinstance(kind, Addend) else kind.value)
     return dtype
 
 
@@ -49,7 +49,8 @@ def prepare_dense(problem: Problem, seed: int, device: Device) -> Prepared:
         launch: Launch = kernel.bind(*case.operands, out=outs[0], stream=stream, **case.epilogue)
         return launch
 
-    return Prepared((Output(torch.full_like(right, math.nan), right),), bind)
+    before = case.c if case.c is not None and problem.c is Addend.IN_PLACE else torch.full_like(right, math.nan)
+    return Prepared((Output(before, right),), bind)
 
 
 def prepare_grouped(

@@ -13,7 +13,7 @@ from fp8gemm.sizes import check_whole_number
 from fp8gemm.tuning.grouped import grouped_configs
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
+from fp8gemm.tuning.problem import Grouping, OutputType, StoreKind
 
 SERVED = (Grouping.CONTIGUOUS, Grouping.MASKED)
 """What inference asks for."""
@@ -46,15 +46,17 @@ class GroupedVariants:
         found: list[GroupedProblem] = []
         for grouping in self.groupings:
             if grouping is Grouping.COLUMNS:
-                gradient = grouped_problem(grouping, groups, n, k, k, OutputType.FLOAT32)
-                found += [gradient, replace(gradient, c=Addend.FLOAT32)]
-                continue
-            found += [
-                grouped_problem(grouping, groups, max_m, n, k, output, batch_invariant=invariant)
-                for output in self.outputs
-            ]
-        if self.any_strides:
-            found += [replace(each, store=StoreKind.PREDICATED) for each in found if each.store is StoreKind.TMA]
+                new = [grouped_problem(grouping, groups, n, k, k, OutputType.FLOAT32)]
+            else:
+                new = [
+                    grouped_problem(grouping, groups, max_m, n, k, output, batch_invariant=invariant)
+                    for output in self.outputs
+                ]
+            if self.any_strides:
+                new += [replace(each, store=StoreKind.PREDICATED) for each in new if each.store is StoreKind.TMA]
+            found += new
+            if grouping is Grouping.COLUMNS:
+                found += [each.accumulating() for each in new]
         return found
 
 

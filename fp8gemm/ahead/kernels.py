@@ -30,7 +30,16 @@ from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, chip_names, limited_chip, named_chip
-from fp8gemm.tuning.problem import InputType, OutputType, Problem, Scaling, StoreKind, packed_problem, parse_epilogue
+from fp8gemm.tuning.problem import (
+    Addend,
+    InputType,
+    OutputType,
+    Problem,
+    Scaling,
+    StoreKind,
+    packed_problem,
+    parse_epilogue,
+)
 from fp8gemm.tuning.select import config_by_m, select_config
 
 CHIPS = ("h200", "h100")
@@ -89,14 +98,18 @@ class Variants:
         """
         check_whole_number("max_m", max_m, 1)
         invariant = settings.current().batch_invariant if self.batch_invariant is None else self.batch_invariant
-        found = []
+        found: list[Problem] = []
         for output, epilogue, static in product(self.outputs, self.epilogues, self.static_weights):
             c, bias = parse_epilogue(epilogue)
+            is_output = c is Addend.IN_PLACE
             problem = packed_problem(max_m, n, k, output, self.scaling, batch_invariant=invariant)
-            problem = replace(problem, c=c, bias=bias, static_weights=static)
-            found.append(problem)
-            if self.any_strides and problem.store is StoreKind.TMA:
-                found.append(replace(problem, store=StoreKind.PREDICATED))
+            problem = replace(problem, c=Addend.FLOAT32 if is_output else c, bias=bias, static_weights=static)
+            ways = [] if is_output else [problem]
+            if problem.c is Addend.FLOAT32:  # which may be the output
+                ways.append(problem.accumulating())
+            if self.any_strides:
+                ways.append(replace(problem, store=StoreKind.PREDICATED))
+            found += dict.fromkeys(ways)
         return found
 
     def of_layer(self, output: OutputType, *, bias: bool, ranks: int = 1) -> Variants:

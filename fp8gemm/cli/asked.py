@@ -28,7 +28,7 @@ from fp8gemm.kernels.recording import recorded
 from fp8gemm.quoting import quoted_path
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import Scaling
+from fp8gemm.tuning.problem import Addend, Scaling
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ def _recorded(path: Path, max_m: int | None) -> tuple[list[AnyProblem], list[Ker
     problems, quantizers = recorded(path)
     if not problems and not quantizers:
         raise InputError(f"--recorded: {quoted_path(path)} is empty: nothing was asked for while it was recorded")
+    # Before 2026-11-26 a C that was the output was recorded as any other.
+    problems += [each.accumulating() for each in problems if each.c is Addend.FLOAT32]
     if max_m is not None:
         problems = [replace(problem, m=max_m) for problem in problems]
     return problems, [request for family, config in quantizers for request in recorded_quantizers(family, config)]

@@ -18,10 +18,11 @@ from fp8gemm.kernels.loaded import device_chip, group_ranges_for, kernel_for
 from fp8gemm.products import operands as layout
 from fp8gemm.products.calls import Key, RepeatedCalls, key_of_call
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
-from fp8gemm.tuning.problem import Addend, Grouping
+from fp8gemm.tuning.problem import Grouping
 
 _grouped, _masked, _k_grouped, _searches = RepeatedCalls(256), RepeatedCalls(256), RepeatedCalls(256), RepeatedCalls(64)
 _problem = lru_cache(maxsize=4096)(GroupedProblem)
+_accumulating = lru_cache(maxsize=4096)(GroupedProblem.accumulating)
 
 
 Options = tuple[torch.dtype | str, int | None, bool | None]
@@ -152,8 +153,10 @@ def multiply_k_grouped(operands: ColumnsOperands) -> Tensor:
         out.copy_(c)  # where it is the same memory, nothing changes
     groups, m, n = shape
     rows_of_out = layout.rows_of_groups(out)
-    added = Addend.NONE if c is None else Addend.FLOAT32
-    kernel = _kernel(Grouping.COLUMNS, groups, m, n, NOMINAL_K, rows_of_out, c=added, batch_invariant=False)
+    accumulates = c is not None
+    kernel = _kernel(
+        Grouping.COLUMNS, groups, m, n, NOMINAL_K, rows_of_out, accumulates=accumulates, batch_invariant=False
+    )
     ranges = _int32(offsets)
     begins, ends = _addresses(ranges, groups)
     read_a, read_b = layout.tma_scales(scales_a), layout.tma_scales(scales_b)
@@ -184,14 +187,17 @@ def _kernel(
     k: int,
     rows_of_out: Tensor,
     *,
-    c: Addend = Addend.NONE,
+    accumulates: bool = False,
     batch_invariant: bool | None,
 ) -> GroupedKernel:
     """The kernel for an output whose rows are (rows, N); C, if there is one, is in it already."""
     if batch_invariant is None:
         batch_invariant = settings.current().batch_invariant
-    store = layout.store_kind(rows_of_out, None if c is Addend.NONE else rows_of_out)
-    problem = _problem(grouping, groups, m, n, k, output_type(rows_of_out.dtype), store, c, batch_invariant)
+    store = layout.store_kind(rows_of_out, rows_of_out if accumulates else None)
+    output = output_type(rows_of_out.dtype)
+    problem = _problem(grouping, groups, m, n, k, output, store, batch_invariant=batch_invariant)
+    if accumulates:
+        problem = _accumulating(problem)
     index = rows_of_out.device.index
     return kernel_for(problem, device_chip(index), index)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from fp8gemm import settings
@@ -43,6 +44,11 @@ def store_kind(out: Tensor, c: Tensor | None = None) -> StoreKind:
     aligned = not (cols * size % _ALIGNMENT or pitch * size % _ALIGNMENT or out.data_ptr() % _ALIGNMENT)
     by_tma = aligned and out.stride(1) == 1 and (c is None or _lies_in_pairs(c))
     return StoreKind.TMA if by_tma else StoreKind.PREDICATED
+
+
+def adds_in_place(out: Tensor, c: Tensor | None) -> bool:
+    """Whether ``out`` is the float32 ``c`` that a product is added to."""
+    return c is not None and c.dtype is torch.float32 and c.data_ptr() == out.data_ptr()
 
 
 def tma_scales(scales: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem, counted_rows_of_group
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.problem import (
     FEW_ROWS,
-    Addend,
     Grouping,
     OutputType,
     counted_between,
@@ -81,7 +80,7 @@ def enumerate_grouped_configs(
         )
     check_whole_number("max_m", max_m, 1)
     problem = grouped_problem(kind, groups, max_m, n, k, output, batch_invariant=batch_invariant)
-    asked = [problem, replace(problem, c=Addend.FLOAT32)] if of_columns else [problem]
+    asked = [problem, problem.accumulating()] if of_columns else [problem]
     return tuple(dict.fromkeys(config for each in asked for config in grouped_configs(each, named_chip(chip))))
 
 

@@ -20,7 +20,7 @@ from fp8gemm.tuning.config import (
 )
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import FEW_ROWS, Grouping
+from fp8gemm.tuning.problem import FEW_ROWS, Grouping, StoreKind
 from fp8gemm.tuning.select import Config, invariant_wave_cols
 from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig
 
@@ -93,7 +93,8 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
-        if problem.grouping is Grouping.COLUMNS and config.promotion_registers > CROWDED_REGISTERS:
+        addresses = problem.c.is_read or problem.store is StoreKind.PREDICATED
+        if problem.grouping is Grouping.COLUMNS and addresses and config.promotion_registers > CROWDED_REGISTERS:
             config = replace(config, waves_in_flight=1)
             if violations(config, problem.store, problem.output, problem.scaling):
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.quoting import quoted
@@ -79,6 +81,10 @@ class GroupedProblem:
     def counted_m(self) -> int:
         """M as choices count it."""
         return counted_rows_of_group(self.m)
+
+    def accumulating(self) -> GroupedProblem:
+        """The same, of columns, with a C that is the output: added by L2 where it can be."""
+        return replace(self, c=replace(self, c=Addend.NONE).of_group().accumulating().c)
 
     def table_bytes(self, threads: int) -> int:
         """Of shared memory, for the table of groups and what a CTA of so many threads needs to fill it."""

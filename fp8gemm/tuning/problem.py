@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import Enum
 
 from fp8gemm.errors import InputError
@@ -67,11 +68,22 @@ class Addend(Enum):
     NONE = "none"
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
+    IN_PLACE = "in_place"  # C is the output, in float32, to which L2 adds
 
     @property
     def bytes(self) -> int:
         """Bytes of one element; 0 where there is no such term."""
-        return {Addend.NONE: 0, Addend.BFLOAT16: 2, Addend.FLOAT32: 4}[self]
+        return {Addend.NONE: 0, Addend.BFLOAT16: 2, Addend.FLOAT32: 4, Addend.IN_PLACE: 4}[self]
+
+    @property
+    def type_name(self) -> str:
+        """Name of its elements' type."""
+        return "float32" if self is Addend.IN_PLACE else self.value
+
+    @property
+    def is_read(self) -> bool:
+        """Whether threads read the term's elements."""
+        return self in (Addend.BFLOAT16, Addend.FLOAT32)
 
 
 class Scaling(Enum):
@@ -132,11 +144,28 @@ class Problem:
                 f"expected 0 <= M < 2^31, 1 <= N < 2^31 and K < 2^31, got M = {quoted(self.m)}, N = {quoted(self.n)}, "
                 f"K = {quoted(self.k)}"
             )
+        if self.bias is Addend.IN_PLACE:
+            raise InputError("bias: expected an element type that is read, got in_place, which C alone may be")
+        if self.c is Addend.IN_PLACE and not self._adds_in_place:
+            raise InputError(
+                "c: in_place is for float32 outputs that TMA writes, of products with row scales of B and no bias; got "
+                f"{self.output.value}, {self.store.value}, {self.scaling.value}, bias {self.bias.value}"
+            )
         if self.k < K_STEP or self.k % K_STEP:
             raise InputError(
                 f"expected K to be a multiple of {K_STEP} and at least {K_STEP} (TMA's row pitch), got K = "
                 f"{quoted(self.k)}"
             )
+
+    @property
+    def _adds_in_place(self) -> bool:
+        """Whether L2 can add the product to the output that it is accumulated in."""
+        of_gradients = self.scaling is Scaling.ROW and self.output is OutputType.FLOAT32
+        return of_gradients and self.store is StoreKind.TMA and self.bias is Addend.NONE
+
+    def accumulating(self) -> Problem:
+        """The same, with a float32 C that is the output: added by L2 where it can be."""
+        return replace(self, c=Addend.IN_PLACE if self._adds_in_place else Addend.FLOAT32)
 
     @property
     def counted_m(self) -> int:
@@ -193,7 +222,7 @@ def parse_epilogue(text: str) -> tuple[Addend, Addend]:
 
     Args:
         text: ``none``, or ``c``, ``bias`` or ``c+bias``; each term is bfloat16 unless it says otherwise, as in
-            ``c:float32+bias``.
+            ``c:float32+bias``, or ``c:in_place`` for a C that is the output.
 
     Raises:
         InputError: it is none of these.
@@ -203,7 +232,7 @@ def parse_epilogue(text: str) -> tuple[Addend, Addend]:
     found: dict[str, Addend] = {}
     for part in text.split("+"):
         term, _, dtype = part.partition(":")
-        known = {addend.value: addend for addend in Addend if addend is not Addend.NONE}
+        known = {addend.value: addend for addend in Addend if addend.is_read or (addend.bytes and term == "c")}
         if term not in _TERMS or term in found or (dtype or Addend.BFLOAT16.value) not in known:
             raise InputError(
                 f"epilogue: expected {NO_EPILOGUE}, or terms among {', '.join(_TERMS)} joined by +, each alone or as "

@@ -17,7 +17,7 @@ from fp8gemm.kernels import dense, gemm
 from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.kernels.gemm import fill_output
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.problem import Problem
+from fp8gemm.tuning.problem import Addend, Problem
 from tests.cases import Case
 from tests.emulated import CONFIG, encode_2d, headers
 from tests.host_compiler import compile_library
@@ -72,13 +72,16 @@ def emulated_products(
 def _multiplier(library: ctypes.CDLL, index: int, problem: Problem, config: TileConfig) -> Multiply:
     def multiply(case: Case, num_sms: int, seed: int) -> tuple[Tensor, str]:
         out = torch.full((case.a.shape[0], problem.n), torch.nan, dtype=getattr(torch, problem.output.value))
+        c = case.c
+        if c is not None and problem.c is Addend.IN_PLACE:
+            c = out.copy_(c)
         kernel: Any = DenseKernel.__new__(DenseKernel)
         kernel.problem, kernel.config = problem, config
         kernel._max_clusters = max(num_sms // config.cluster_size, 1)
         block = ArgumentBlock()
         with patch.object(gemm, "encode_2d", encode_2d), patch.object(dense, "encode_2d", encode_2d):
             kernel._encode(case.a, case.scales_a, case.b, case.scales_b, out, block)
-        fill_output(block, out, case.c)
+        fill_output(block, out, c)
         block.params.m = len(out)
         if case.bias is not None:
             block.params.bias = case.bias.data_ptr()

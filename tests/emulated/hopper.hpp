@@ -65,6 +65,7 @@ struct Map {
 struct Copy {
     Map map;
     uint32_t place, barrier, inner, outer, ctas;
+    bool adds = false;  ///< floats to those that are there
 };
 struct Sums {
     uint32_t place, barrier, bytes;

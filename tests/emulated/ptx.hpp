@@ -172,17 +172,19 @@ inline void tma_load_2d_multicast(void* destination, const TensorMap& map, uint6
 inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer) {
     tma_load_2d_multicast(destination, map, barrier, inner, outer, 1u << emulated::rank());
 }
+template <bool kAdds = false>
 inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {
     const uint32_t place = shared_address(source);
-    self().open_stores.push_back({map_of(map, place), place, 0, inner, outer, 1u << emulated::rank()});
+    self().open_stores.push_back({map_of(map, place), place, 0, inner, outer, 1u << emulated::rank(), kAdds});
     step();
 }
 inline uint64_t evict_first_policy() {
     return 1;
 }
+template <bool kAdds = false>
 inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer, uint64_t policy) {
     require(policy == evict_first_policy(), "a store with a policy that was not made");
-    tma_store_2d(map, source, inner, outer);
+    tma_store_2d<kAdds>(map, source, inner, outer);
 }
 inline void tma_store_commit() {
     self().stores.push_back(std::exchange(self().open_stores, {}));
@@ -191,9 +193,18 @@ template <uint32_t kLeft = 0>
 inline void tma_store_wait_read() {
     for (; self().stores.size() > kLeft; self().stores.pop_front()) {
         for (const emulated::Copy& store : self().stores.front()) {
-            emulated::for_bytes(store, emulated::rank(), [](const uint8_t* place, uint8_t* target) {
-                if (target != nullptr) {
+            emulated::for_bytes(store, emulated::rank(), [&store](const uint8_t* place, uint8_t* target) {
+                if (target == nullptr) {
+                    return;
+                }
+                if (!store.adds) {
                     *target = *place;
+                } else if (reinterpret_cast<uintptr_t>(target) % sizeof(float) == 0) {
+                    float there, piece;
+                    std::memcpy(&there, target, sizeof(float));
+                    std::memcpy(&piece, place, sizeof(float));
+                    there += piece;
+                    std::memcpy(target, &there, sizeof(float));
                 }
             });
         }

@@ -20,6 +20,7 @@ from tests.cases import Case
 from tests.emulated.dense import Multiply, emulated_products
 from tests.mutations.catalogue import find
 from tests.mutations.mutant import Edit
+from tests.prepared import torch_dtype
 
 BF16, F32, PREDICATED = OutputType.BFLOAT16, OutputType.FLOAT32, StoreKind.PREDICATED
 ADDED = {"c": Addend.FLOAT32, "bias": Addend.BFLOAT16}
@@ -53,6 +54,10 @@ WANTED = [
     (Problem(70, 200, 656), "64x96"),
     (Problem(130, 304, 400), "64x128"),
     (Problem(70, 200, 400, F32, StoreKind.TMA, Scaling.ROW), "64x128"),
+    (Problem(300, 136, 656, F32, scaling=Scaling.ROW).accumulating(), "128x128"),
+    (Problem(150, 200, 400, F32, scaling=Scaling.ROW).accumulating(), "128x192-s2"),
+    (Problem(70, 200, 656, F32, scaling=Scaling.ROW).accumulating(), "64x64-k2"),
+    (Problem(70, 200, 272, F32, scaling=Scaling.ROW).accumulating(), "64x128-split2"),
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M and N are zeroed."""
@@ -101,7 +106,7 @@ def config_of(problem: Problem, label: str) -> TileConfig:
 
 def case_of(problem: Problem, maker: Callable[..., Case] = cases.signed) -> Case:
     dtypes = {
-        name: getattr(torch, addend.value)
+        name: torch_dtype(addend)
         for name, addend in (("c", problem.c), ("bias", problem.bias))
         if addend is not Addend.NONE
     }

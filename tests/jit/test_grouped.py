@@ -41,7 +41,7 @@ ORDINARY = (
     GroupedProblem(CONTIGUOUS, 8, 512, 7168, 2048),
     GroupedProblem(MASKED, 6, 192, 4096, 7168),
     GroupedProblem(CONTIGUOUS, 256, 512, 584, 1904, F32),
-    GroupedProblem(COLUMNS, 8, 512, 2112, 4096, F32, c=Addend.FLOAT32),
+    GroupedProblem(COLUMNS, 8, 512, 2112, 4096, F32, c=Addend.IN_PLACE),
     GroupedProblem(CONTIGUOUS, 4, 512, 301, 144, F16, PREDICATED),
     GroupedProblem(MASKED, 1024, 512, 2111, 512, F32, PREDICATED),
     GroupedProblem(COLUMNS, 256, 512, 136, 4096, F32),

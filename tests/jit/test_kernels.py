@@ -24,6 +24,7 @@ from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import enumerate_configs
 from tests.jit.cases import wrong_registers
+from tests.problems import TERMS
 from tests.thirds import third_of
 
 pytestmark = pytest.mark.usefixtures("known_kernels")
@@ -64,7 +65,7 @@ COVERAGE = [
 ]
 
 
-EPILOGUES = list(itertools.product(OutputType, StoreKind, Addend, Addend))
+EPILOGUES = list(itertools.product(OutputType, StoreKind, TERMS, TERMS))
 SHAPES_OF_EPILOGUES = [(7168, 2048), (576, 144), (2112, 7168), (104, 256), (1024, 512), (584, LONGEST_CODE)]
 
 

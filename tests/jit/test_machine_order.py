@@ -45,6 +45,8 @@ GROUPED = (
     GroupedProblem(Grouping.MASKED, 8, 64, 584, 2048),
     GroupedProblem(Grouping.COLUMNS, 8, 64, 577, 128, F32, PREDICATED),
     GroupedProblem(Grouping.COLUMNS, 8, 64, 584, 128, F32, c=Addend.FLOAT32),
+    GroupedProblem(Grouping.COLUMNS, 8, 64, 584, 128, F32),
+    GroupedProblem(Grouping.COLUMNS, 8, 64, 584, 128, F32, c=Addend.IN_PLACE),
 )
 
 
@@ -58,6 +60,8 @@ def single() -> Iterator[tuple[Problem, Config]]:
     for scaling in Scaling:
         added = Problem(1, 577, 1168, F32, PREDICATED, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         yield from ((added, config) for config in candidate_configs(PREDICATED, F32, scaling))
+    in_place = Problem(1, 584, 2048, F32, scaling=Scaling.ROW).accumulating()
+    yield from ((in_place, config) for config in candidate_configs(TMA, F32, Scaling.ROW))
     # Scales that are loaded ahead: of two waves above each other, and where those of the weight are fetched anew. K
     # that a cluster divides, of every orientation of warpgroups. And row scales of a stage that two CTAs share.
     for problem, label in (

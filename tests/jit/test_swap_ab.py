@@ -17,6 +17,7 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig, resident_ctas, swap_ab_candidates
 from tests.jit.sass import Instructions, find, instructions_of
+from tests.problems import TERMS
 from tests.swap_ab import SPREAD, k_of_steps
 from tests.thirds import third_of
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("known_kernels")
 
 REGISTERS_OF_SM = 65536
 SHAPES = [(2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (100, 112), (577, 144), (584, 7216)]
-EPILOGUES = list(itertools.product(OutputType, StoreKind, Addend, Addend))
+EPILOGUES = list(itertools.product(OutputType, StoreKind, TERMS, TERMS))
 BENCHMARKED = [(2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
 Pair = tuple[Problem, SwapAbConfig]
 

@@ -21,7 +21,8 @@ _ANY_COUNTS, _FEW_COUNTS = (
     f"{_MASKED}::test_any_counts[{case}]" for case in ("576-272-77-counts1-all", "2112-7168-77-counts1-few")
 )
 STRESS_GROUPED = ("tests/gpu/test_stress_grouped.py::test_launches_of_small_groups_are_right",)
-_WITH_C, _WITHOUT_C = (f"{_COLUMNS}::test_groups_of_any_size[200-136-{how}]" for how in ("with C", "without C"))
+_WITHOUT_C = f"{_COLUMNS}::test_groups_of_any_size[200-136-without C]"
+_IN_PLACE = "tests/gpu/test_in_place.py::test_groups_whose_rows_end_inside_a_part[136-200]"
 
 
 def wrong_group(name: str, what: str, *edits: Edit, test: str, sample: str = "grouped") -> Mutant:
@@ -153,7 +154,7 @@ _OUTPUTS = (
         "outputs-of-columns-run-over",
         "the last rows of tiles of a group of columns are written into the next group's output",
         Edit(_TILE, "return kOfColumns ? first_row_of_d + rows : end;", "return kOfColumns ? ~0u : end + 0 * rows;"),
-        test=_WITH_C,
+        test=_IN_PLACE,
         sample="grouped_columns",
     ),
 )

@@ -138,7 +138,7 @@ SAMPLES = {
     "grouped": _grouped(Grouping.CONTIGUOUS, _TILE),
     "grouped_predicated": _grouped(Grouping.CONTIGUOUS, _TILE, store=StoreKind.PREDICATED),
     "grouped_masked": _grouped(Grouping.MASKED, _TILE),
-    "grouped_columns": _grouped(Grouping.COLUMNS, _TILE, output=OutputType.FLOAT32, c=Addend.FLOAT32),
+    "grouped_columns": _grouped(Grouping.COLUMNS, _TILE, output=OutputType.FLOAT32, c=Addend.IN_PLACE),
     "grouped_swapped": _grouped(Grouping.CONTIGUOUS, _SWAPPED),
     "grouped_swapped_many": _grouped(Grouping.CONTIGUOUS, _SWAPPED, 512),
     "grouped_swapped_masked": _grouped(Grouping.MASKED, _SWAPPED),

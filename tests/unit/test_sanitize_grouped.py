@@ -32,7 +32,7 @@ def test_the_grouped_kernels_are_all_groupings_and_orientations_and_legal(listed
     problems = [each.problem for each in products]
     assert {(p.grouping, p.store) for p in problems} == set(product(set(Grouping) - {Grouping.NONE}, StoreKind))
     assert {p.output for p in problems} == set(OutputType)
-    assert {p.c for p in problems if p.grouping is Grouping.COLUMNS} == {Addend.NONE, Addend.FLOAT32}
+    assert {p.c for p in problems if p.grouping is Grouping.COLUMNS} == {Addend.NONE, Addend.FLOAT32, Addend.IN_PLACE}
     swapped = [each for each in products if isinstance(each.config, SwapAbConfig)]
     assert {each.problem.grouping for each in swapped} == {Grouping.CONTIGUOUS, Grouping.MASKED}
     for each in products:

@@ -17,6 +17,7 @@ from fp8gemm.kernels.quantize import ROWS_OF_WARP, WARPS_OF_BLOCK, Quantizer
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import violations
 from fp8gemm.tuning.problem import Addend, OutputType, Scaling, StoreKind
+from tests.problems import TERMS
 from tests.scripts import load_script
 
 
@@ -38,7 +39,8 @@ def test_the_dense_kernels_are_all_outputs_and_stores_and_legal(listed: ModuleTy
             assert {each[position] for each in combined} == set(values)
         assert {kernel.config.cluster_size for kernel in chosen} == {1, 2}
         assert {(problem.c is Addend.NONE) for problem in problems} == {True, False}
-    assert {kernel.problem.c for kernel in kernels} == {kernel.problem.bias for kernel in kernels} == set(Addend)
+    assert {kernel.problem.c for kernel in kernels} == set(Addend)
+    assert {kernel.problem.bias for kernel in kernels} == set(TERMS)
     assert {(kernel.config.cluster_m, kernel.config.cluster_n) for kernel in kernels} == {(1, 1), (2, 1), (1, 2)}
     for kernel in kernels:
         problem = kernel.problem
@@ -51,7 +53,7 @@ def test_the_small_m_kernels_are_all_outputs_and_stores_and_legal(listed: Module
     kernels = listed.PRODUCTS[len(listed.DENSE) :]
     problems = [kernel.problem for kernel in kernels]
     assert {(problem.output, problem.store) for problem in problems} == {(o, s) for o in OutputType for s in StoreKind}
-    assert {problem.c for problem in problems} == {problem.bias for problem in problems} == set(Addend)
+    assert {problem.c for problem in problems} == {problem.bias for problem in problems} == set(TERMS)
     assert {kernel.config.slices for kernel in kernels} == {1, 2, 4}
     assert {kernel.config.warpgroups_k for kernel in kernels} == {1, 2}
     for kernel in kernels:

@@ -69,7 +69,8 @@ def grouped_problems(draw: st.DrawFn) -> GroupedProblem:
         batch_invariant=not of_columns and draw(st.booleans()),
     )
     store = draw(st.sampled_from([problem.store, StoreKind.PREDICATED]))
-    return replace(problem, store=store, c=draw(st.sampled_from([Addend.NONE, Addend.FLOAT32][: 1 + of_columns])))
+    problem = replace(problem, store=store)
+    return problem.accumulating() if of_columns and draw(st.booleans()) else problem
 
 
 chips = st.sampled_from(["h200", "h100", "h20", "h200:77"])
@@ -91,8 +92,8 @@ def test_the_configs_are_those_that_some_m_chooses(grouping: Grouping) -> None:
     found = enumerate_grouped_configs(grouping.value, 8, 4096, 2048, 700)
     usual = OutputType.FLOAT32 if grouping is Grouping.COLUMNS else OutputType.BFLOAT16
     problem = grouped_problem(grouping, 8, 700, 4096, 2048, usual)
-    addends = [Addend.NONE, Addend.FLOAT32] if grouping is Grouping.COLUMNS else [Addend.NONE]
-    chosen = {select_grouped(replace(problem, m=m, c=c), H200) for m in range(1, 701) for c in addends}
+    asked = [problem, problem.accumulating()] if grouping is Grouping.COLUMNS else [problem]
+    chosen = {select_grouped(replace(each, m=m), H200) for m in range(1, 701) for each in asked}
     assert set(found) == chosen and len(found) == len(chosen)
     assert fp8gemm.enumerate_grouped_configs(grouping.value, 8, 4096, 2048, 700, chip="h200") == found
 
@@ -223,8 +224,10 @@ def test_accumulating_a_gradient_is_a_kernel_of_its_own() -> None:
     problems = GroupedVariants((Grouping.COLUMNS,)).problems(4, 512, 256, 1)
     assert [(each.m, each.n, each.output, each.c) for each in problems] == [
         (512, 256, OutputType.FLOAT32, Addend.NONE),
-        (512, 256, OutputType.FLOAT32, Addend.FLOAT32),
+        (512, 256, OutputType.FLOAT32, Addend.IN_PLACE),
     ]
+    for problem in GroupedVariants((Grouping.COLUMNS,), any_strides=True).problems(4, 512, 256, 1):
+        assert problem.c in {Addend.NONE, replace(problem, c=Addend.NONE).accumulating().c}
     first, second = (set(grouped_kernels(each, H200)) for each in problems)
     assert first and second and not first & second
 

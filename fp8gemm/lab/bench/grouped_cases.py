@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
-from fp8gemm.tuning.problem import Addend, Grouping, OutputType
+from fp8gemm.tuning.problem import Grouping, OutputType
 
 CONTIGUOUS, MASKED, DECODE, K_GROUPED, LAYER = PARTS = ("contiguous", "masked", "decode", "k-grouped", "layer")
 SIZES_SEED = 1
@@ -80,7 +80,7 @@ class GroupedCase:
             return [grouped_problem(Grouping.CONTIGUOUS, self.groups, rows, n, k) for n, k in weights]
         if self.part == K_GROUPED:
             new = grouped_problem(Grouping.COLUMNS, self.groups, self.m, self.n, self.k, OutputType.FLOAT32)
-            return [new, replace(new, c=Addend.FLOAT32)]
+            return [new, new.accumulating()]
         layouts = {CONTIGUOUS: [Grouping.CONTIGUOUS], MASKED: [Grouping.MASKED]}
         both = [Grouping.CONTIGUOUS, Grouping.MASKED]
         return [

@@ -123,7 +123,7 @@ def _addends(problem: Problem, operands: Operands) -> tuple[torch.Tensor | None,
     generator = torch.Generator(operands.x.device).manual_seed(1)
     shapes = (problem.m, problem.n), (problem.n,)
     c, bias = (
-        None if addend is Addend.NONE else normal(generator, *shape, dtype=getattr(torch, addend.value))
+        None if addend is Addend.NONE else normal(generator, *shape, dtype=getattr(torch, addend.type_name))
         for addend, shape in zip((problem.c, problem.bias), shapes, strict=True)
     )
     return c, bias

@@ -62,7 +62,17 @@ enum class QuantizeSource {
 };
 
 /// What a term that the epilogue adds (C, the bias) is made of.
-enum class Addend { kNone, kBfloat16, kFloat32 };
+enum class Addend {
+    kNone,
+    kBfloat16,
+    kFloat32,
+    kInPlace,  ///< FP32 that lies in the output: no thread reads it, the product is added to it in L2
+};
+
+/// Whether threads read the term's elements.
+FP8GEMM_HOST_DEVICE constexpr bool is_read(Addend term) {
+    return term == Addend::kBfloat16 || term == Addend::kFloat32;
+}
 
 /// How B is scaled; A always has one scale per row and 128 columns of K.
 enum class Scaling {

@@ -158,13 +158,13 @@ class Addends {
     static constexpr uint32_t kAccumulators = Shape::kWavesM * Shape::kWavesN * Shape::kWaveRegisters;
 
     Fragment<Config> fragment_;
-    Conditional<Config::kC == Addend::kNone, NoAddend<Config>, MatrixAddend<Config>> c_;
-    Conditional<Config::kBias == Addend::kNone, NoAddend<Config>, BiasAddend<Config>> bias_;
+    Conditional<is_read(Config::kC), MatrixAddend<Config>, NoAddend<Config>> c_;
+    Conditional<is_read(Config::kBias), BiasAddend<Config>, NoAddend<Config>> bias_;
 
 public:
     /// Columns that are added at once. A thread needs a register for each of its elements of C in them, and for a quarter
     /// as many of the bias.
-    static constexpr uint32_t kCols = Config::kC == Addend::kNone || kAccumulators <= 72
+    static constexpr uint32_t kCols = !is_read(Config::kC) || kAccumulators <= 72
                                           ? Shape::kWarpgroupCols
                                           : greatest_common_divisor(Shape::kWarpgroupCols, 64u);
 
@@ -174,7 +174,7 @@ public:
 
     template <class Tile>
     FP8GEMM_DEVICE void add(const Tile& tile, Part<kCols> part, typename Shape::Accumulators& accumulators) const {
-        if constexpr (Config::kC != Addend::kNone || Config::kBias != Addend::kNone) {
+        if constexpr (is_read(Config::kC) || is_read(Config::kBias)) {
             const auto c = c_.load(fragment_, tile, part);
             const auto bias = bias_.load(fragment_, tile, part);
             c.add_to(accumulators, part);

@@ -44,7 +44,7 @@ public:
                 __syncwarp();
                 if (ptx::lane_index() == 0) {
                     if (row + Base::kPartRows <= end) {
-                        ptx::tma_store_2d(params.d_map, slot, col, row);
+                        ptx::tma_store_2d<Base::kAdds>(params.d_map, slot, col, row);
                         ptx::tma_store_commit();
                         ptx::tma_store_wait_read();
                     }
@@ -69,8 +69,18 @@ private:
         uint8_t* destination = static_cast<uint8_t*>(params.d) + (col + lane_col) * Base::kElementBytes;
 #pragma unroll 1
         for (uint32_t i = lane_row; i < Base::kPartRows && row + i < end; i += kThreadsPerWarp / kPiecesOfRow) {
-            const uint4 piece = *reinterpret_cast<const uint4*>(slot + Base::swizzled(i, lane_col));
-            *reinterpret_cast<uint4*>(destination + (row + i) * pitch) = piece;
+            const uint8_t* source = slot + Base::swizzled(i, lane_col);
+            uint8_t* target = destination + (row + i) * pitch;
+            if constexpr (Base::kAdds) {
+                // By a thread, as by TMA, sums of subnormal numbers are exact; red.global.add makes zeros of them (H200,
+                // 2026-11-26).
+                const float4 piece = *reinterpret_cast<const float4*>(source);
+                const float4 there = *reinterpret_cast<const float4*>(target);
+                *reinterpret_cast<float4*>(target) = {there.x + piece.x, there.y + piece.y, there.z + piece.z,
+                                                      there.w + piece.w};
+            } else {
+                *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+            }
         }
     }
 };

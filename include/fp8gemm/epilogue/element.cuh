@@ -50,4 +50,10 @@ struct AddendElement<Addend::kFloat32> {
     static FP8GEMM_DEVICE float to_float(Storage element) { return element; }
 };
 
+/// Which no thread reads.
+template <>
+struct AddendElement<Addend::kInPlace> {
+    using Storage = float;
+};
+
 }  // namespace fp8gemm

@@ -46,6 +46,11 @@ protected:
     using Ring = BarrierRing<kSlots>;
     using Prefetch = AddendPrefetch<Config>;
 
+    /// Whether what is stored is added to what is there, as each element is by one tile, and once.
+    static constexpr bool kAdds = Config::kC == Addend::kInPlace;
+    static_assert(!kAdds || (Config::kOutput == OutputType::kFloat32 && Config::kBias == Addend::kNone),
+                  "L2 adds FP32, and what is there would come behind the bias");
+
     static constexpr uint32_t kRowBytes = kPartCols * kElementBytes;
     static constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
 
@@ -194,9 +199,9 @@ public:
                     const uint32_t col = first_col + part % kPartsN * kPartCols;
                     const uint32_t row = first_row + part / kPartsN * kPartRows;
                     if (passes_through) {
-                        ptx::tma_store_2d(params.d_map, slot, col, row, ptx::evict_first_policy());
+                        ptx::tma_store_2d<kAdds>(params.d_map, slot, col, row, ptx::evict_first_policy());
                     } else {
-                        ptx::tma_store_2d(params.d_map, slot, col, row);
+                        ptx::tma_store_2d<kAdds>(params.d_map, slot, col, row);
                     }
                     ptx::tma_store_commit();
                     if (part + 1 > kReading) {  // of part >= 0 the compiler warns

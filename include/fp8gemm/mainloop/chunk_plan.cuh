@@ -6,7 +6,7 @@
 //     warpgroup 1   [short ][    long      ][    long      ][short ][sh]     staggered: it changes at other times
 //
 // With one wave in flight there is one length, and so there is where a chunk is one turn of the ring. With groups of
-// columns, of whose K nothing is known, what no long chunk takes is multiplied block by block.
+// columns, of whose K nothing is known, what no chunk takes is multiplied block by block.
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
@@ -29,14 +29,17 @@ private:
     /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
     /// or, with two waves of them, where K ends inside a chunk.
     static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
-                                             Config::kC == Addend::kNone && Config::kBias == Addend::kNone;
+                                             !is_read(Config::kC) && !is_read(Config::kBias);
     static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
     static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
     /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
-    /// Chunks of all copies are at most twelve K blocks, which keeps compilation below a second. Beside wide waves groups of
-    /// columns, whose tiles are more to remember, have no registers for chunks.
-    static constexpr uint32_t kMostOfOne = kStepsVary && Shape::kWaveRegisters > 64 ? 1 : minimum(4u, 8 / kLoops);
+    /// Groups of columns, whose tiles are more to remember, have no registers for chunks beside wide waves and the addresses
+    /// of an epilogue that has some.
+    static constexpr bool kIsCrowded = kStepsVary && Shape::kWaveRegisters > 64 &&
+                                       (is_read(Config::kC) || Config::kStore == StoreKind::kPredicated);
+    /// Chunks of all copies are at most twelve K blocks, which keeps compilation below a second.
+    static constexpr uint32_t kMostOfOne = kIsCrowded ? 1 : minimum(4u, 8 / kLoops);
     static constexpr uint32_t kMost = kInFlight == 1 ? kMostOfOne : kWavesPerBlock > 1 ? 4 : 8;
     static constexpr uint32_t kPlain = minimum(kMost, kMostOfK);
 
@@ -53,13 +56,15 @@ public:
     static constexpr uint32_t kLong = kStepsVary || kInFlight > 1 ? kMost
                                       : kEndsAnywhere             ? kPlain
                                                                   : greatest_common_divisor(kPlain, Shape::kNumSteps);
-    static constexpr uint32_t kShort = kStepsVary ? 1 : (kInFlight == 1 || kTurnsWithRing) ? kLong : kLong / 2;
+    static constexpr uint32_t kShort = kInFlight > 1 && !kTurnsWithRing ? kLong / 2 : kStepsVary ? 1 : kLong;
+    /// Whether a short chunk stops where K ends, K blocks before its own end. Else what is left is multiplied one by one.
+    static constexpr bool kEndsInChunk = !kStepsVary;
     /// K blocks of the last short chunk, if it is not whole.
-    static constexpr uint32_t kRest = Shape::kNumSteps % kShort;
+    static constexpr uint32_t kRest = kEndsInChunk ? Shape::kNumSteps % kShort : 0;
     /// Whether there is any long chunk that is not as short.
     static constexpr bool kHasBoth = kShort < kLong && (kStepsVary || kLong <= Shape::kNumSteps);
     /// Whether every second warpgroup begins with a short chunk.
-    static constexpr bool kStaggers = kHasBoth && !kStepsVary;
+    static constexpr bool kStaggers = kHasBoth && kInFlight > 1;
 
     static_assert(kInFlight > 1 || kWavesPerBlock == 1 || Config::kScaling == Scaling::kBlock,
                   "scales of B's rows are read beside the sums of one wave");

@@ -192,9 +192,16 @@ private:
                     continue;
                 }
             }
+            is_short = false;
+            if constexpr (!Chunks::kEndsInChunk && Chunks::kShort > 1) {
+                if (k_block + Chunks::kShort > steps) {
+                    pipelined<1, 0>(*this, Chunk{k_block, borders}, accumulators);
+                    ++k_block;
+                    continue;
+                }
+            }
             pipelined<Chunks::kShort, Chunks::kRest>(*this, Chunk{k_block, borders}, accumulators);
             k_block += Chunks::kShort;
-            is_short = false;
         }
     }
 

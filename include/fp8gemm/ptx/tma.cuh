@@ -78,21 +78,39 @@ FP8GEMM_DEVICE void bulk_load(void* destination, const void* source, uint64_t* b
                  : "memory");
 }
 
-/// cp.async.bulk.tensor.2d shared -> global; what lies outside the tensor is not written.
+/// cp.async.bulk.tensor.2d shared -> global, or cp.reduce.async.bulk.tensor.2d .add; what lies outside the tensor is not
+/// written. L2 adds what is of the map's type, rounded to nearest even.
+template <bool kAdds = false>
 FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
-                 "r"(shared_address(source)), "r"(inner), "r"(outer)
-                 : "memory");
+    if constexpr (kAdds) {
+        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+                         &map),
+                     "r"(shared_address(source)), "r"(inner), "r"(outer)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+                     "r"(shared_address(source)), "r"(inner), "r"(outer)
+                     : "memory");
+    }
 }
 
 /// The same with .L2::cache_hint.
+template <bool kAdds = false>
 FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer,
                                  uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(
-            &map),
-        "r"(shared_address(source)), "r"(inner), "r"(outer), "l"(policy)
-        : "memory");
+    if constexpr (kAdds) {
+        asm volatile(
+            "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group.L2::cache_hint"
+            " [%0, {%2, %3}], [%1], %4;" ::"l"(&map),
+            "r"(shared_address(source)), "r"(inner), "r"(outer), "l"(policy)
+            : "memory");
+    } else {
+        asm volatile(
+            "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(
+                &map),
+            "r"(shared_address(source)), "r"(inner), "r"(outer), "l"(policy)
+            : "memory");
+    }
 }
 
 /// cp.async.bulk.commit_group
