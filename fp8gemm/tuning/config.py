@@ -24,8 +24,7 @@ K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
 PROMOTION_REGISTERS = 200
 """Of a thread's 232, or more where there is one warpgroup: what addresses, scales and the loop need is left."""
 CROWDED_REGISTERS = 176
-"""The same with row scales of B where a warpgroup has several waves or a share of K; or a K of each group's own, beside
-an epilogue that computes addresses."""
+"""The same with row scales of B and several waves or a share of K; or a group's own K and addresses in the epilogue."""
 STAGING_COLS = 32
 STAGED_LINE_BYTES = 128
 """Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of

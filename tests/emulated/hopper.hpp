@@ -64,8 +64,7 @@ struct Map {
 /// To, or from, the same place of every CTA whose bit is set; a load counts on the same barrier of each.
 struct Copy {
     Map map;
-    uint32_t place, barrier, inner, outer, ctas;
-    bool adds = false;  ///< floats to those that are there
+    uint32_t place, barrier, inner, outer, ctas, adds_floats;
 };
 struct Sums {
     uint32_t place, barrier, bytes;

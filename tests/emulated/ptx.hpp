@@ -197,7 +197,7 @@ inline void tma_store_wait_read() {
                 if (target == nullptr) {
                     return;
                 }
-                if (!store.adds) {
+                if (!store.adds_floats) {
                     *target = *place;
                 } else if (reinterpret_cast<uintptr_t>(target) % sizeof(float) == 0) {
                     float there, piece;

@@ -57,9 +57,9 @@ struct NoPrefetch {
 /// L2 adds to what it has, too, 1 to 4 % sooner with tiles of 128x128; but groups of columns, with wide waves, 2 % later
 /// (bursts, H200, 2026-11-26).
 template <class Config>
-constexpr bool kBringsAddend = is_read(Config::kC) ||
-                               (Config::kC == Addend::kInPlace && (Config::kGrouping != Grouping::kColumns ||
-                                                                   TileShape<Config>::kWaveRegisters <= 64));
+constexpr bool kBringsAddend =
+    is_read(Config::kC) || (Config::kC == Addend::kInPlace &&
+                            (Config::kGrouping != Grouping::kColumns || TileShape<Config>::kWaveRegisters <= 64));
 
 template <class Config>
 using AddendPrefetch = Conditional<kBringsAddend<Config>, MatrixPrefetch<Config>, NoPrefetch>;

@@ -14,6 +14,7 @@ class PieceStore {
     static constexpr uint32_t kColsOfPiece = ClusterReduction<Config>::kColsOfPiece;
     /// The host has seen to it that rows are contiguous and whole pieces, and pieces aligned; pairs of C likewise.
     static constexpr bool kAligned = Config::kStore == StoreKind::kTma;
+    static_assert(Config::kC != Addend::kInPlace, "pieces are written by threads, which have read C");
     static_assert(!kAligned || Config::kN % kColsOfPiece == 0, "a piece would cross the end of a row");
 
     Storage* d_;

@@ -36,9 +36,9 @@ private:
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
     /// Groups of columns, whose tiles are more to remember, have no registers for chunks beside wide waves and the addresses
     /// of an epilogue that has some.
-    static constexpr bool kIsCrowded = kStepsVary && Shape::kWaveRegisters > 64 &&
-                                       (is_read(Config::kC) || Config::kStore == StoreKind::kPredicated);
-    /// Chunks of all copies are at most twelve K blocks, which keeps compilation below a second.
+    static constexpr bool kIsCrowded =
+        kStepsVary && Shape::kWaveRegisters > 64 && (is_read(Config::kC) || Config::kStore == StoreKind::kPredicated);
+    /// Chunks of all copies are at most thirteen K blocks, which keeps compilation below a second.
     static constexpr uint32_t kMostOfOne = kIsCrowded ? 1 : minimum(4u, 8 / kLoops);
     static constexpr uint32_t kMost = kInFlight == 1 ? kMostOfOne : kWavesPerBlock > 1 ? 4 : 8;
     static constexpr uint32_t kPlain = minimum(kMost, kMostOfK);

@@ -22,8 +22,8 @@
 // A wave in flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop
 // goes round in chunks of K blocks, with nothing in flight between two of them. Two warpgroups change chunks at
 // different times: one always has two waves queued when the other has none. (Where a chunk is a turn of the ring, they need
-// not.) Where K ends inside a chunk, a short one stops there. How long they are: chunk_plan.cuh; the order inside them:
-// pipelined.cuh.
+// not.) Where K ends inside a chunk, a short one stops there, or K blocks go one by one. How long they are: chunk_plan.cuh;
+// the order inside them: pipelined.cuh.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"

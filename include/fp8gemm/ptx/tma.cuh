@@ -83,10 +83,10 @@ FP8GEMM_DEVICE void bulk_load(void* destination, const void* source, uint64_t* b
 template <bool kAdds = false>
 FP8GEMM_DEVICE void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {
     if constexpr (kAdds) {
-        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-                         &map),
-                     "r"(shared_address(source)), "r"(inner), "r"(outer)
-                     : "memory");
+        asm volatile(
+            "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+            "r"(shared_address(source)), "r"(inner), "r"(outer)
+            : "memory");
     } else {
         asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
                      "r"(shared_address(source)), "r"(inner), "r"(outer)
