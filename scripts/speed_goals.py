@@ -179,7 +179,7 @@ def judge(name: str, path: Path) -> bool:
 
 
 def goal_of(path: Path) -> str:
-    """The goal that a file is named for: ``prefill-burst-h100.json`` for ``prefill-burst``."""
+    """The goal that a file is named for: ``prefill-burst-h200.json`` for ``prefill-burst``."""
     names = [name for name in GOALS if path.stem == name or path.stem.startswith(f"{name}-")]
     if not names:
         raise argparse.ArgumentTypeError(f"expected a file named for one of {', '.join(GOALS)}; got {path.name}")

@@ -61,9 +61,10 @@ def gemm(
         c: (M, N) bfloat16 or float32 to add, of any strides.
         bias: (N,) bfloat16 or float32 to add to every row, contiguous.
         out: (M, N) to write to, of any strides, in memory that no input occupies; but it may be ``c`` itself, to
-            accumulate in place. TMA writes it if its rows are contiguous and its base, row pitch and row length are
-            multiples of 16 bytes, and if rows of ``c`` are contiguous and its base and row pitch multiples of two
-            elements; a slower element-wise store otherwise. A new tensor without it.
+            accumulate in place: the same bits, and where B has row scales, no bias is added and ``out`` is float32, L2
+            does it. TMA writes it if its rows are contiguous and its base, row pitch and row length are multiples of 16
+            bytes, and if rows of ``c`` are contiguous and its base and row pitch multiples of two elements; a slower
+            element-wise store otherwise. A new tensor without it.
         out_dtype: bfloat16, float16 (overflow is Inf) or float32, as torch's or by name; that of ``out`` by default,
             bfloat16 without ``out``.
         batch_invariant: whether a row of the result has the same bits whatever M and the other rows are; some shapes

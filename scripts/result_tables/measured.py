@@ -11,16 +11,20 @@ from result_tables.markdown import MISSING, Result, table
 
 SHOWS = {
     "bench-h200.json": ("products beside other libraries', by rows and by shape", "tuning.md#speed-by-rows"),
-    "prefill-burst-h100.json": ("the same on an H100, in bursts", "tuning.md#speed-by-rows"),
-    "prefill-sustained-h100.json": ("and under load that lasts", "tuning.md#speed-by-rows"),
-    "random-burst-h100.json": ("100 random shapes beside DeepGEMM, in bursts", "tuning.md#the-choice"),
-    "random-sustained-h100.json": ("and under load that lasts", "tuning.md#the-choice"),
+    "prefill-burst-h200.json": ("the same, each alone, in bursts", "tuning.md#speed-by-rows"),
+    "prefill-sustained-h200.json": ("and under load that lasts", "tuning.md#speed-by-rows"),
+    "random-burst-h200.json": ("100 random shapes beside DeepGEMM, in bursts", "tuning.md#the-choice"),
+    "random-sustained-h100.json": ("100 others under load that lasts", "tuning.md#the-choice"),
+    "random-sustained-h200.json": ("and 79, after that", "tuning.md#the-choice"),
     "bench-small-m-h200.json": ("few rows, beside reading the weight alone", "tuning.md#small-m"),
     "bench-linear-h200.json": ("whole layers beside bfloat16 ones", "linear.md#measured"),
     "bench-quantize-h200.json": ("quantisers alone, beside a copy", "linear.md#measured"),
     "bench-grouped-h200.json": ("grouped products and experts", "grouped.md#measured"),
-    "contiguous-burst-h100.json": ("contiguous groups beside DeepGEMM", "grouped.md#measured"),
-    "masked-burst-h100.json": ("masked groups beside DeepGEMM", "grouped.md#measured"),
+    "contiguous-burst-h200.json": ("contiguous groups beside DeepGEMM", "grouped.md#measured"),
+    "contiguous-sustained-h200.json": ("the same under load that lasts", "grouped.md#measured"),
+    "masked-burst-h200.json": ("masked groups beside DeepGEMM", "grouped.md#measured"),
+    "masked-sustained-h200.json": ("the same under load that lasts", "grouped.md#measured"),
+    "gradients-burst-h200.json": ("weight gradients beside DeepGEMM", "training.md#measured"),
     "decoder-h200.json": ("a decoder's prefill and decode", "linear.md#measured"),
     "host-h200.json": ("what a call costs the host", "linear.md#measured"),
     "batch-invariant-h200.json": ("the price of batch invariance", "batch-invariance.md#why-it-costs-what-it-costs"),
@@ -53,6 +57,8 @@ SHOWS = {
     "one-warpgroup-h100.json": ("one consumer warpgroup", "tuning.md#where-the-cycles-of-prefill-go"),
     "ablation-h100.json": ("kernels without one of their parts", "tuning.md#what-limits-prefill"),
     "raster-h100.json": ("the order of tiles", "tuning.md#where-the-cycles-of-prefill-go"),
+    "band-order-h200.json": ("bands of tiles walked to and fro", "tuning.md#what-limits-prefill"),
+    "in-place-h200.json": ("gradients that L2 adds to, and K-grouped loops", "grouped.md#how-it-works"),
 }
 """Of each result file, what it shows, and the page with its table."""
 _PAGE = "docs"

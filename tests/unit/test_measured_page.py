@@ -27,7 +27,7 @@ def test_each_says_of_which_gpu_day_and_regime_it_is(tmp_path: Path) -> None:
     (folder := tmp_path / "docs" / "results").mkdir(parents=True)
     contents = {
         "bench-h200.json": {"gpu": "NVIDIA H200", "date": "2026-01-02", "method": "turn: peers in turn", "rows": []},
-        "random-burst-h100.json": {"gpu": "NVIDIA H100", "date": "2026-01-03", "rows": [{"regime": "burst"}]},
+        "random-burst-h200.json": {"gpu": "NVIDIA H200", "date": "2026-01-03", "rows": [{"regime": "burst"}]},
         "timeline-h200.json": {"otherData": {"gpu": "NVIDIA H200", "date": "2026-01-04"}},
         "warmup.json": {"cpu": "AMD EPYC", "date": "2026-01-05"},
     }
@@ -38,7 +38,7 @@ def test_each_says_of_which_gpu_day_and_regime_it_is(tmp_path: Path) -> None:
     assert (
         "NVIDIA H200, 2026-01-02, turn. [Table](tuning.md#speed-by-rows), [figures](results/bench-h200.json)." in text
     )
-    assert "| NVIDIA H100 | 2026-01-03 | burst | [`random-burst-h100.json`]" in text
+    assert "| NVIDIA H200 | 2026-01-03 | burst | [`random-burst-h200.json`]" in text
     assert "| NVIDIA H200 | 2026-01-04 | - | [`timeline-h200.json`]" in text
     assert "| - | 2026-01-05 | - | [`warmup.json`]" in text
     assert text.count("![") == 2, "pictures of results that are there"
