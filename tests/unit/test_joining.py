@@ -150,6 +150,14 @@ def test_hooks_have_the_versions_of_the_constraints() -> None:
     assert not re.search(headers, "tests/emulated/ptx.hpp")
 
 
+def test_the_map_of_owners_has_every_room() -> None:
+    lines = [line.split() for line in (GITHUB / "CODEOWNERS").read_text().splitlines() if line and line[0] != "#"]
+    for path, *owners in lines:
+        assert (ROOT / path.strip("/")).exists() and all(owner.startswith("@") for owner in owners), path
+    packages = {f"/fp8gemm/{path.parent.name}/" for path in (ROOT / "fp8gemm").glob("*/__init__.py")}
+    assert packages <= {path for path, *_ in lines}
+
+
 def test_the_citation_says_what_the_project_says() -> None:
     citation = loaded(ROOT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
