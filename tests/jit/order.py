@@ -12,6 +12,7 @@ from tests.jit.listing import Instruction, Listing
 ARRIVAL = "SYNCS.ARRIVE"
 """At an mbarrier, of this CTA or of another of its cluster."""
 _FENCE = "FENCE.VIEW.ASYNC"
+_BULK_STORE = "UTMASTG|UTMAREDG"
 _WAVE_ENDS = "gsb0"
 _OUTPUT = "F2FP", "STSM", "STS", "STG"
 
@@ -88,7 +89,8 @@ def unbound_scales(listing: Listing) -> list[str]:
 
 def unknown_opcodes(listing: Listing) -> set[str]:
     """Arrivals and loads that this module would not recognise as such."""
-    known = re.compile(r"SYNCS\.ARRIVE\.TRANS64(\.RED)?(\.A1T0)?$|LDSM|LDS(\.64|\.128)?$|LDG|LDC|LDGDEPBAR")
+    # Of local memory too, which is a thread's own.
+    known = re.compile(r"SYNCS\.ARRIVE\.TRANS64(\.RED)?(\.A1T0)?$|LDSM|LDS(\.64|\.128)?$|LDG|LDC|LDGDEPBAR|LDL")
     opcodes = {each.opcode for each in listing.instructions if each.opcode.startswith(("LD", "SYNCS.ARRIVE"))}
     return {opcode for opcode in opcodes if not known.match(opcode)}
 
@@ -100,7 +102,7 @@ def _copying_loads(listing: Listing) -> list[int]:
 def unfenced_staging(listing: Listing) -> list[str]:
     """Writes of staged outputs that an arrival hands over to the copy engine without a proxy fence between."""
     found = []
-    for place in listing.where(r"STSM\b") or (listing.where(r"STS\.64") if listing.where("UTMASTG") else ()):
+    for place in listing.where(r"STSM\b") or (listing.where(r"STS\.64") if listing.where(_BULK_STORE) else ()):
         # A barrier of the CTA ends the search: tables are written by such stores too, and handed over by it.
         after = listing.reached(place, lambda each: is_release(each) or each.opcode.startswith((_FENCE, "BAR")))
         if any(is_release(listing.instructions[i]) for i in after):
@@ -111,7 +113,7 @@ def unfenced_staging(listing: Listing) -> list[str]:
 def unread_slots(listing: Listing) -> list[str]:
     """Bulk stores whose slot an arrival hands back without waiting until they have read it."""
     found = []
-    for place in listing.where(r"UTMASTG"):
+    for place in listing.where(_BULK_STORE):
         for waited in ("UTMACMDFLUSH", "DEPBAR.LE SB0"):
             after = listing.reached(place, lambda each, w=waited: is_release(each) or each.text.startswith(w))
             if any(is_release(listing.instructions[i]) for i in after):
@@ -121,8 +123,8 @@ def unread_slots(listing: Listing) -> list[str]:
 
 def early_writes(listing: Listing) -> list[str]:
     """Writes to global memory that some path from the entry comes to without having waited for the grids ahead."""
-    writes = re.compile(r"STG|UTMASTG|RED|ATOMG")
-    ends = re.compile("ACQBULK|STG|UTMASTG|RED|ATOMG")
+    writes = re.compile(rf"STG|{_BULK_STORE}|RED|ATOMG")
+    ends = re.compile(f"ACQBULK|STG|{_BULK_STORE}|RED|ATOMG")
     entry = listing.reached(listing.ENTRY, lambda each: ends.match(each.text) is not None)
     return [text for i in entry if writes.match(text := listing.instructions[i].text)]
 

@@ -151,7 +151,7 @@ def test_operands_and_outputs_go_by_tma_but_for_the_ends_of_groups(kernels: list
     for kernel in kernels:
         assert kernel.count(r"UTMALDG\."), kernel.label
         by_tma = not kernel.swaps and kernel.problem.store is TMA
-        assert bool(kernel.count(r"UTMASTG\.2D")) == by_tma, kernel.label
+        assert bool(kernel.count(r"UTMASTG\.2D|UTMAREDG\.2D\.ADD")) == by_tma, kernel.label
         # What is copied beside TMA, 16 bytes at a time, and what is written without it.
         assert bool(kernel.count(r"STG\.E\.128")) or not by_tma, kernel.label
         assert kernel.count(r"STG\."), kernel.label
