@@ -129,7 +129,7 @@ def _multiply(
     store, index = layout.store_kind(out, c), a.device.index
     m, (n, k) = a.shape[0], b.shape
     problem = Problem(m, n, k, terms.output, store, terms.scaling, terms.c, terms.bias, batch_invariant, static_weights)
-    if layout.adds_in_place(out, c):
+    if layout.accumulates(out, c):
         problem = problem.accumulating()
     kernel = kernel_for(problem, device_chip(index), index)
     bound = launch(kernel, a, scales_a, b, scales_b, out=out, c=c, bias=bias, static_weights=static_weights)

@@ -153,9 +153,8 @@ def multiply_k_grouped(operands: ColumnsOperands) -> Tensor:
         out.copy_(c)  # where it is the same memory, nothing changes
     groups, m, n = shape
     rows_of_out = layout.rows_of_groups(out)
-    accumulates = c is not None
     kernel = _kernel(
-        Grouping.COLUMNS, groups, m, n, NOMINAL_K, rows_of_out, accumulates=accumulates, batch_invariant=False
+        Grouping.COLUMNS, groups, m, n, NOMINAL_K, rows_of_out, accumulates=c is not None, batch_invariant=False
     )
     ranges = _int32(offsets)
     begins, ends = _addresses(ranges, groups)

@@ -46,7 +46,7 @@ def store_kind(out: Tensor, c: Tensor | None = None) -> StoreKind:
     return StoreKind.TMA if by_tma else StoreKind.PREDICATED
 
 
-def adds_in_place(out: Tensor, c: Tensor | None) -> bool:
+def accumulates(out: Tensor, c: Tensor | None) -> bool:
     """Whether ``out`` is the float32 ``c`` that a product is added to."""
     return c is not None and c.dtype is torch.float32 and c.data_ptr() == out.data_ptr()
 

@@ -84,7 +84,7 @@ class GroupedProblem:
 
     def accumulating(self) -> GroupedProblem:
         """The same, of columns, with a C that is the output: added by L2 where it can be."""
-        return replace(self, c=replace(self, c=Addend.NONE).of_group().accumulating().c)
+        return replace(self, c=self.of_group().accumulating().c)
 
     def table_bytes(self, threads: int) -> int:
         """Of shared memory, for the table of groups and what a CTA of so many threads needs to fill it."""

@@ -232,7 +232,9 @@ def parse_epilogue(text: str) -> tuple[Addend, Addend]:
     found: dict[str, Addend] = {}
     for part in text.split("+"):
         term, _, dtype = part.partition(":")
-        known = {addend.value: addend for addend in Addend if addend.is_read or (addend.bytes and term == "c")}
+        known = {
+            addend.value: addend for addend in Addend if addend.is_read or (addend is Addend.IN_PLACE and term == "c")
+        }
         if term not in _TERMS or term in found or (dtype or Addend.BFLOAT16.value) not in known:
             raise InputError(
                 f"epilogue: expected {NO_EPILOGUE}, or terms among {', '.join(_TERMS)} joined by +, each alone or as "

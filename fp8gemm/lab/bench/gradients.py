@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 import fp8gemm
+from fp8gemm import settings
+from fp8gemm.kernels.loaded import device_chip, kernel_for
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.peers import Call, Operands, Peer
 from fp8gemm.lab.bench.report import Row
+from fp8gemm.products.operands import uses_reference
+from fp8gemm.tuning.problem import OutputType, Scaling, packed_problem
 
 OURS, NEW, BF16, DEEP_GEMM = "fp8gemm", "fp8gemm_new", "bf16", "deepgemm"
 
@@ -72,9 +76,13 @@ def choose_peers(*, alone: bool) -> tuple[list[Peer], dict[str, str]]:
 
 def config_label(operands: Operands) -> str:
     """The tile config that ours adds with."""
-    m, sums = operands.x.shape[0], torch.float32
-    kernel = fp8gemm.plan(*operands.rows[2:], max_m=m, out_dtype=sums, c_dtype=sums).kernel_for(m)
-    return "reference" if kernel is None else kernel.config.label
+    if uses_reference(operands.x):
+        return "reference"
+    (m, k), n, index = operands.x.shape, operands.w.shape[0], operands.x.device.index
+    invariant = settings.current().batch_invariant
+    problem = packed_problem(m, n, k, OutputType.FLOAT32, Scaling.ROW, batch_invariant=invariant)
+    label: str = kernel_for(problem.accumulating(), device_chip(index), index).config.label
+    return label
 
 
 def _speeds(rows: Sequence[Row]) -> Mapping[str, float | None]:
