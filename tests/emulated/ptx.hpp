@@ -32,6 +32,9 @@ inline uint32_t lane_index() {
 inline uint32_t warp_index() {
     return current % emulated::count / 32;
 }
+inline uint32_t same_in_warp(uint32_t value) {
+    return value;
+}
 inline bool elect_one() {
     return current % 32 == 5;
 }  // which it is, PTX does not say

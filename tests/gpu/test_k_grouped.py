@@ -16,6 +16,7 @@ from tests import cases
 from tests.calls import same_bits
 from tests.gpu.faults.support import Guarded, poisoned_rows, poisoned_scales
 from tests.grouped import KGroupedCase, k_grouped_case
+from tests.orientation import choose_pairs
 
 SIZES = (256, 0, 128, 1152, 0, 384, 128)
 OUTPUTS = [(128, 256), (200, 136), (333, 101), (7, 8), (1000, 520)]
@@ -94,6 +95,23 @@ def test_256_groups(how, device, seed):
     sizes = tuple(draw.choice((0, 0, 128, 256)) for _ in range(255))
     case = case_of(how, (*sizes, 128), 72, 136, seed=seed, device=device, maker=cases.small_integers)
     case.check(multiply(case, how))
+
+
+@pytest.mark.parametrize("how", ["without C", "in place"])
+@pytest.mark.parametrize("m", [7, 128, 200, 333, 1000])
+def test_clusters_that_share_b(m, how, device, seed, monkeypatch):
+    """With an odd number of tiles along M the last cluster's second CTA has none of the group's rows."""
+    n = 136
+    every = [case_of(how, sizes, m, n, seed=seed, device=device) for sizes in (SIZES, (0, 1024, 0, 128), (4096, 640))]
+    alone = [multiply(case, how) for case in every]
+    choose_pairs(monkeypatch)
+    for case, wanted in zip(every, alone, strict=True):
+        found = multiply(case, how)
+        case.check(found)
+        assert same_bits(found, wanted), f"{case}: clusters have other bits"
+        output = Guarded(len(case.sizes) * m, n, torch.float32, device=device, strides=(n, 1), offset=0)
+        assert same_bits(multiply(case, how, output.view.view(len(case.sizes), m, n)), wanted), str(case)
+        assert output.is_intact(), str(case)
 
 
 def test_long_groups_of_positive_data(device, seed):

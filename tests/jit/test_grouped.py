@@ -157,6 +157,23 @@ def test_operands_and_outputs_go_by_tma_but_for_the_ends_of_groups(kernels: list
         assert kernel.count(r"STG\."), kernel.label
 
 
+def test_descriptors_of_a_wave_are_in_uniform_registers(kernels: list[Kernel]) -> None:
+    """Where the compiler did not see that a warp's lanes go one way, moves to them stood between a wave's WGMMAs."""
+    tiles = [kernel for kernel in kernels if not kernel.swaps]
+    assert {kernel.label: moves for kernel in tiles if (moves := moves_in_waves(kernel)) > 0} == {}
+
+
+def moves_in_waves(kernel: Kernel) -> int:
+    """Moves to uniform registers between the WGMMAs of one wave, of all of them."""
+    found, of_wave = 0, 0
+    for text in find(kernel.instructions, "QGMMA|R2UR"):
+        if text.startswith("QGMMA"):
+            of_wave = (of_wave + 1) % 4
+        elif of_wave:
+            found += 1
+    return found
+
+
 def test_nothing_lives_in_local_memory(kernels: list[Kernel]) -> None:
     assert [kernel.label for kernel in kernels if kernel.count("LDL|STL")] == []
 

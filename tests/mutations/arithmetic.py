@@ -43,7 +43,7 @@ _PROMOTE_AT_THE_END = f"""\
             }}
 {PROMOTE.replace("flight.block_sums", "block_sums")}        }}
 """
-_ALL_OF_K = "        multiply_up_to<Chunks::kBorderRange>(tile.steps(), accumulators);\n"
+_ALL_OF_K = "            multiply_up_to<Chunks::kBorderRange>(accumulators);\n"
 
 MUTANTS = (
     Mutant(

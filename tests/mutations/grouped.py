@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import Edit, Mutant, race
+from tests.mutations.mutant import Edit, Mutant, deadlock, race
 
 _TABLE, _SCHEDULE, _TILE = "scheduler/group_table.cuh", "scheduler/grouped.cuh", "scheduler/tile.cuh"
 _COPIES, _MULTIPLY, _SWAPPED = "mainloop/operand_copies.cuh", "mainloop/multiply.cuh", "kernels/grouped_swap_ab.cuh"
 _CLIPPED, _PREDICATED = "epilogue/clipped_store.cuh", "epilogue/predicated_store.cuh"
-_SHARES = "epilogue/cluster_reduction.cuh"
+_SHARES, _LOOPS = "epilogue/cluster_reduction.cuh", "mainloop/chunk_loops.cuh"
 
 CONTIGUOUS, _MASKED, _COLUMNS = "tests/gpu/test_grouped.py", "tests/gpu/test_masked.py", "tests/gpu/test_k_grouped.py"
 ANY, _ANY_PREDICATED, ANY_FEW = (
@@ -86,6 +86,20 @@ _PLACES = (
         "a group of columns multiplies one K block more, which is the next group's",
         Edit(_TILE, "return kOfColumns ? end - begin : TileShape", "return kOfColumns ? end - begin + 1 : TileShape"),
         test=_WITHOUT_C,
+        sample="grouped_columns",
+    ),
+    deadlock(
+        "grouped-rest-of-columns-dropped",
+        "the last K block of a group is not multiplied where no chunk takes it, and its stage never given back",
+        Edit(_LOOPS, "for (; k_block < steps; ++k_block) {", "for (; k_block + 1 < steps; ++k_block) {"),
+        tests=(_WITHOUT_C,),
+        sample="grouped_columns",
+    ),
+    deadlock(
+        "grouped-first-chunk-of-columns-twice",
+        "a warpgroup that begins with a short chunk multiplies as many K blocks more than there are",
+        Edit(_LOOPS, "k_block = Chunks::kShort;", "k_block = 0;"),
+        tests=(f"{_COLUMNS}::test_clusters_that_share_b[200-without C]",),
         sample="grouped_columns",
     ),
     wrong_group(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutant import PROMOTE, RELEASED, Edit, Mutant, deadlock, race
 
-_DENSE, _MULTIPLY = "kernels/dense.cuh", "mainloop/multiply.cuh"
+_DENSE, _MULTIPLY, _LOOPS = "kernels/dense.cuh", "mainloop/multiply.cuh", "mainloop/chunk_loops.cuh"
 _LOAD, _COPIES = "mainloop/load.cuh", "mainloop/operand_copies.cuh"
 _PIPELINED = "mainloop/pipelined.cuh"
 _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
@@ -171,17 +171,17 @@ _DEADLOCKS = (
     deadlock(
         "long-chunk-counted-as-short",
         "consumers go through more K blocks than there are, because long chunks count as short ones",
-        Edit(_MULTIPLY, "k_block += Chunks::kLong;", "k_block += Chunks::kShort;"),
+        Edit(_LOOPS, "k_block += Chunks::kLong;", "k_block += Chunks::kShort;"),
     ),
     deadlock(
         "short-chunk-not-counted",
         "consumers go through short chunks without end",
-        Edit(_MULTIPLY, "k_block += Chunks::kShort;", "k_block += 0;"),
+        Edit(_LOOPS, "k_block += Chunks::kShort;", "k_block += 0;"),
     ),
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
-        Edit(_MULTIPLY, "while (k_block < steps) {", "while (k_block + Chunks::kShort <= steps) {"),
+        Edit(_LOOPS, "while (k_block < Waves::kSteps) {", "while (k_block + Chunks::kShort <= Waves::kSteps) {"),
     ),
     race(
         "end-of-k-overlooked",

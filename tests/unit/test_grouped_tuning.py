@@ -12,7 +12,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.tuning import hopper, swap_ab
 from fp8gemm.tuning.config import TileConfig, violations
 from fp8gemm.tuning.grouped import grouped_config_by_m, ranked_grouped, select_grouped
-from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box, swapped_resident_ctas
+from fp8gemm.tuning.grouped_config import COLUMN_PAIR, grouped_shared_bytes, scales_of_box, swapped_resident_ctas
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem, counted_rows_of_group, grouped_problem
 from fp8gemm.tuning.problem import (
     Addend,
@@ -158,12 +158,16 @@ def test_groups_of_columns_have_any_k_and_scales_of_rows() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems, m=st.integers(1, 1000))
-def test_clusters_are_for_groups_of_two_tiles(problem: GroupedProblem, m: int) -> None:
+def test_clusters_are_for_groups_of_two_tiles_and_of_columns(problem: GroupedProblem, m: int) -> None:
     ranked = ranked_grouped(replace(problem, m=m), CHIP)
     pairs = [config for config in ranked if isinstance(config, TileConfig) and config.cluster_size > 1]
     assert all(config.cluster_m == config.cluster_size == 2 for config in pairs)
     alone = {replace(config, cluster_m=1) for config in pairs}
-    assert alone <= set(ranked) and (not alone or config_rows(alone) < m <= 2 * config_rows(alone))
+    assert alone <= set(ranked)
+    if problem.grouping is COLUMNS:
+        assert all(config.tile == COLUMN_PAIR and config.waves_in_flight == 2 for config in pairs)
+    else:
+        assert not alone or config_rows(alone) < m <= 2 * config_rows(alone)
 
 
 def config_rows(configs: set[TileConfig]) -> int:
@@ -177,6 +181,21 @@ def test_two_tiles_of_a_group_are_a_cluster_s_where_nearly_all_have_two(n: int, 
     chosen = {m: select_grouped(grouped_problem(grouping, 32, m, n, k), CHIP) for m in (144, 192, 256)}
     pairs = [m for m, config in chosen.items() if isinstance(config, TileConfig) and config.cluster_m == 2]
     assert pairs == [192]
+
+
+@pytest.mark.parametrize(("groups", "m", "n"), [(4, 4096, 7168), (4, 7168, 2048), (16, 4096, 7168), (16, 7168, 2048)])
+def test_groups_of_columns_share_b_in_clusters(groups: int, m: int, n: int) -> None:
+    problem = grouped_problem(COLUMNS, groups, m, n, 8192, OutputType.FLOAT32)
+    for each in (problem, problem.accumulating()):
+        config = select_grouped(each, CHIP)
+        assert isinstance(config, TileConfig) and config.tile == COLUMN_PAIR
+
+
+@pytest.mark.parametrize("grouping", [*ROWS, COLUMNS])
+def test_one_sm_runs_no_cluster(grouping: Grouping) -> None:
+    output = OutputType.FLOAT32 if grouping is COLUMNS else OutputType.BFLOAT16
+    ranked = ranked_grouped(grouped_problem(grouping, 32, 192, 6144, 7168, output), hopper.limited_chip(CHIP, 1))
+    assert all(config.cluster_size == 1 for config in ranked if isinstance(config, TileConfig))
 
 
 def test_rows_of_a_group_count_in_steps_that_follow_its_tiles() -> None:

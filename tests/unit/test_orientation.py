@@ -6,9 +6,10 @@ import pytest
 
 from fp8gemm.kernels import loaded
 from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.grouped import GROUPINGS
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import named_chip
-from fp8gemm.tuning.problem import Grouping, Problem
+from fp8gemm.tuning.problem import Grouping, OutputType, Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import tables_in_force
 from tests.orientation import choose_pairs, choose_swapped
@@ -26,9 +27,11 @@ def test_grouped_products_are_swapped_and_single_ones_are_chosen_as_ever(monkeyp
     assert loaded._best(single, chip, 0, True, tables) == before[1]
 
 
-@pytest.mark.parametrize("grouping", [Grouping.CONTIGUOUS, Grouping.MASKED])
+@pytest.mark.parametrize("grouping", list(GROUPINGS))
 def test_tiles_of_grouped_products_are_a_cluster_s(grouping: Grouping, monkeypatch: pytest.MonkeyPatch) -> None:
     chip, tables = named_chip("h200"), tables_in_force()
     choose_pairs(monkeypatch)
-    config = loaded._best(GroupedProblem(grouping, 8, 4096, 576, 272), chip, 0, True, tables)[1]
+    output = OutputType.FLOAT32 if grouping is Grouping.COLUMNS else OutputType.BFLOAT16
+    problem = GroupedProblem(grouping, 8, 4096, 576, 272, output)
+    config = loaded._best(problem, chip, 0, True, tables)[1]
     assert isinstance(config, TileConfig) and config.cluster_m == 2

@@ -60,7 +60,7 @@ def expect(problem: Problem, config: TileConfig, chip: Chip) -> Expected:
     k_blocks = config.whole_k_blocks(problem.k_blocks)
     per_block = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
     multiplied = tiles * config.warpgroups_m
-    if config.cluster_m > 1:  # warpgroups without rows pass their part of a tile over
+    if config.cluster_m > 1 and problem.scaling is Scaling.BLOCK:  # warpgroups without rows pass over
         multiplied = cols * min(-(-problem.m // (config.block_m // config.warpgroups_m)), rows * config.warpgroups_m)
     waves = multiplied * k_blocks * (config.waves // config.warpgroups_m)
     clusters = chip.clusters(config.cluster_size)

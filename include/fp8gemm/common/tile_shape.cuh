@@ -49,8 +49,9 @@ struct TileShape {
 
     /// Whether a warpgroup's part that has no rows is passed over: where a cluster's CTAs keep step. Alone, a CTA that has
     /// less to do than its neighbours runs ahead of them, and what they shared in L2 is read twice (-8 % in groups, H200,
-    /// 2026-11-24).
-    static constexpr bool kPassesOver = Config::kClusterM > 1;
+    /// 2026-11-24). Not with row scales of B: groups of columns have all rows, and beside two waves in flight the branch
+    /// costs 4 % of 7168x16384x4096, since the ring's stage is no longer in uniform registers (H200, 2026-11-26).
+    static constexpr bool kPassesOver = Config::kClusterM > 1 && Config::kScaling == Scaling::kBlock;
 
     static_assert(kBlockK == kScaleBlock, "promotion happens once per K block, so a K block is one scale block");
     static_assert(kBlockM % (Config::kWarpgroupsM * kWaveM) == 0, "rows divide into 64-row waves");

@@ -22,6 +22,8 @@ private:
 public:
     static constexpr uint32_t kInFlight = Config::kWavesInFlight;
     static constexpr uint32_t kWavesPerBlock = Shape::kWavesM * Shape::kWavesN;
+    /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
+    static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
 
 private:
     /// Copies of the main loop, each for a range of borders: see block_scales.cuh.
@@ -32,8 +34,6 @@ private:
                                              !is_read(Config::kC) && !is_read(Config::kBias);
     static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
     static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
-    /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
-    static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
     /// Groups of columns, whose tiles are more to remember, have no registers for chunks beside wide waves and the addresses
     /// of an epilogue that has some.
     static constexpr bool kIsCrowded =
@@ -57,10 +57,8 @@ public:
                                       : kEndsAnywhere             ? kPlain
                                                                   : greatest_common_divisor(kPlain, Shape::kNumSteps);
     static constexpr uint32_t kShort = kInFlight > 1 && !kTurnsWithRing ? kLong / 2 : kStepsVary ? 1 : kLong;
-    /// Whether a short chunk stops where K ends, K blocks before its own end. Else what is left is multiplied one by one.
-    static constexpr bool kEndsInChunk = !kStepsVary;
     /// K blocks of the last short chunk, if it is not whole.
-    static constexpr uint32_t kRest = kEndsInChunk ? Shape::kNumSteps % kShort : 0;
+    static constexpr uint32_t kRest = kStepsVary ? 0 : Shape::kNumSteps % kShort;
     /// Whether there is any long chunk that is not as short.
     static constexpr bool kHasBoth = kShort < kLong && (kStepsVary || kLong <= Shape::kNumSteps);
     /// Whether every second warpgroup begins with a short chunk.

@@ -23,12 +23,12 @@
 // goes round in chunks of K blocks, with nothing in flight between two of them. Two warpgroups change chunks at
 // different times: one always has two waves queued when the other has none. (Where a chunk is a turn of the ring, they need
 // not.) Where K ends inside a chunk, a short one stops there, or K blocks go one by one. How long they are: chunk_plan.cuh;
-// the order inside them: pipelined.cuh.
+// their order: chunk_loops.cuh; the order inside them: pipelined.cuh.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
+#include "fp8gemm/mainloop/chunk_loops.cuh"
 #include "fp8gemm/mainloop/chunk_plan.cuh"
-#include "fp8gemm/mainloop/pipelined.cuh"
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/scales_ahead.cuh"
@@ -122,7 +122,11 @@ public:
         if constexpr (Scales::kAhead) {
             scales_.fetch(0);
         }
-        multiply_up_to<Chunks::kBorderRange>(tile.steps(), accumulators);
+        if constexpr (Chunks::kStepsVary) {
+            multiply_varying<Chunks>(*this, is_behind(), ptx::same_in_warp(tile.steps()), accumulators);
+        } else {
+            multiply_up_to<Chunks::kBorderRange>(accumulators);
+        }
     }
 
     /// For the instrumented build: where K is shared, the sums of this tile are added up next.
@@ -170,40 +174,19 @@ private:
 
     /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
     template <uint32_t kLargest>
-    FP8GEMM_DEVICE void multiply_up_to(uint32_t steps, typename Shape::Accumulators& accumulators) {
+    FP8GEMM_DEVICE void multiply_up_to(typename Shape::Accumulators& accumulators) {
         if constexpr (kLargest < kScaleBlock) {
             if (scales_.border() > kLargest) {
-                multiply_up_to<kLargest + Chunks::kBorderRange>(steps, accumulators);
+                multiply_up_to<kLargest + Chunks::kBorderRange>(accumulators);
                 return;
             }
         }
-        multiply_chunks(steps, Borders{kLargest - Chunks::kBorderRange + Scales::kBorderStep, kLargest}, accumulators);
+        const Borders borders{kLargest - Chunks::kBorderRange + Scales::kBorderStep, kLargest};
+        multiply_chunks<Chunks>(*this, is_behind(), borders, accumulators);
     }
 
-    FP8GEMM_DEVICE void multiply_chunks(uint32_t steps, Borders borders, typename Shape::Accumulators& accumulators) {
-        uint32_t k_block = 0;
-        bool is_short = Chunks::kStaggers && warpgroup_ % 2 == 1;
-#pragma unroll 1
-        while (k_block < steps) {
-            if constexpr (Chunks::kHasBoth) {
-                if (!is_short && k_block + Chunks::kLong <= steps) {
-                    pipelined<Chunks::kLong, 0>(*this, Chunk{k_block, borders}, accumulators);
-                    k_block += Chunks::kLong;
-                    continue;
-                }
-            }
-            is_short = false;
-            if constexpr (!Chunks::kEndsInChunk && Chunks::kShort > 1) {
-                if (k_block + Chunks::kShort > steps) {
-                    pipelined<1, 0>(*this, Chunk{k_block, borders}, accumulators);
-                    ++k_block;
-                    continue;
-                }
-            }
-            pipelined<Chunks::kShort, Chunks::kRest>(*this, Chunk{k_block, borders}, accumulators);
-            k_block += Chunks::kShort;
-        }
-    }
+    /// Whether this warpgroup changes chunks at other times than the first.
+    FP8GEMM_DEVICE bool is_behind() const { return Chunks::kStaggers && warpgroup_ % 2 == 1; }
 
 public:
     /// With the first wave of a K block, waits for the block's stage.

@@ -88,7 +88,8 @@ public:
 
     FP8GEMM_DEVICE Operands whole_boxes() const { return {{&map_a_, 0}, {&map_b_, 0}}; }
 
-    /// Of a tile. A group's is followed by rows of the next group, so that whole boxes are there to be read.
+    /// Of a tile. A group's is followed by rows of the next group, so that whole boxes are there to be read. (Those of
+    /// columns may end before; TMA fills the rest with zeros.)
     FP8GEMM_DEVICE Operands operands_of(const GroupedTile<Config>&) const { return whole_boxes(); }
 
     FP8GEMM_DEVICE Operands operands_of(PlainTile<Config> tile) const {

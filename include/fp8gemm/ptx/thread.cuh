@@ -20,6 +20,12 @@ FP8GEMM_DEVICE uint32_t warp_index() {
     return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
 }
 
+/// A value that is the same in the whole warp, by a shuffle so that the compiler knows it to be: what is derived from it,
+/// and what changes in a loop of so many turns, then lives in uniform registers.
+FP8GEMM_DEVICE uint32_t same_in_warp(uint32_t value) {
+    return __shfl_sync(0xffffffffu, value, 0);
+}
+
 /// elect.sync: true in exactly one thread of a converged warp.
 FP8GEMM_DEVICE bool elect_one() {
     uint32_t elected;

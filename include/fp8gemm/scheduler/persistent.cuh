@@ -2,7 +2,7 @@
 //
 // Every warp role walks its own copy of the schedule, so no role has to tell another which tile comes next.
 // A cluster tile is kClusterM x kClusterN CTA tiles, one for each CTA. Those past the edge of the output are stored nowhere,
-// and behind the last row not multiplied either; but the CTA must load its share of what the cluster multicasts.
+// and with block scales, behind the last row, not multiplied either; but the CTA must load its share of what the cluster multicasts.
 #pragma once
 
 #include "fp8gemm/scheduler/tile.cuh"
