@@ -116,23 +116,28 @@ def test_results_are_the_same_and_events_complete(traced: Traced, device: torch.
         for store in stores:
             assert blocks(spans, store, "store") == [(tile, None) for tile in tiles]
         seen += tiles
-        check_order(recording, spans)
+        check_order(recording, spans, shares * first_steps(config, problem.k_blocks))
     rows, cols = config.block_m * config.cluster_m, config.block_n * config.cluster_n
     count = -(-problem.m // rows) * config.cluster_m * -(-problem.n // cols) * config.cluster_n
     assert len(seen) == len(set(seen)) == count
 
 
-def check_order(recording: Recording, spans: Sequence[Span]) -> None:
-    """Time goes forward in each role, and a K block is loaded before it is multiplied."""
+def check_order(recording: Recording, spans: Sequence[Span], ahead: int) -> None:
+    """Time goes forward in each role, and a K block is loaded before it is multiplied.
+
+    A CTA asks for so many of its first ones before there are roles, and marks them when its load role comes to them.
+    """
     assert all(span.cycles >= 0 for span in spans)
     if recording.clock_mhz is not None:
         assert 200 < recording.clock_mhz < 2500
     for role in recording.marks:
         of_role = [span for span in spans if span.role == role]
         assert all(a.end == b.start for a, b in zip(of_role, of_role[1:], strict=False))
-    loaded = {(span.tile, span.k_block): span.start for span in spans if span.activity == "load"}
+    loads = [span for span in spans if span.activity == "load"]
+    marked_late = {(span.tile, span.k_block) for span in loads[:ahead]}
+    loaded = {(span.tile, span.k_block): span.start for span in loads}
     for span in spans:
-        if span.activity == "multiply":
+        if span.activity == "multiply" and (span.tile, span.k_block) not in marked_late:
             assert span.start >= loaded[span.tile, span.k_block], span
     for summary in summarise(spans):
         assert sum(summary.shares.values()) == pytest.approx(1.0)
