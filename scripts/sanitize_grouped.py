@@ -18,7 +18,7 @@ from fp8gemm.jit.request import KernelRequest  # noqa: E402
 from fp8gemm.kernels.catalogue import kernel_request  # noqa: E402
 from fp8gemm.kernels.group_ranges import GROUP_RANGES, GroupRangesKernel  # noqa: E402
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands  # noqa: E402
-from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
+from fp8gemm.lab.bench.operands import relative_error  # noqa: E402
 from fp8gemm.products.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.reference import gemm_reference  # noqa: E402
 from fp8gemm.scales import block_count, empty_mn_major_groups  # noqa: E402

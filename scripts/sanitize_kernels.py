@@ -33,7 +33,7 @@ from fp8gemm.jit import job  # noqa: E402
 from fp8gemm.jit.compiler import compile_options  # noqa: E402
 from fp8gemm.jit.request import KernelRequest  # noqa: E402
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel  # noqa: E402
-from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
+from fp8gemm.lab.bench.operands import relative_error  # noqa: E402
 from fp8gemm.products.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.reference import gemm_reference  # noqa: E402
 from fp8gemm.tuning.candidates import candidate_configs  # noqa: E402

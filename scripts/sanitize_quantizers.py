@@ -31,7 +31,7 @@ from fp8gemm.kernels.quantize import (  # noqa: E402
     quantizer_of_rows,
     quantizer_with_transpose,
 )
-from fp8gemm.lab.bench.peers import relative_error  # noqa: E402
+from fp8gemm.lab.bench.operands import relative_error  # noqa: E402
 from fp8gemm.scales import block_count, mn_major_pitch  # noqa: E402
 from fp8gemm.sizes import SCALE_BLOCK  # noqa: E402
 

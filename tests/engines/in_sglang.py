@@ -24,7 +24,8 @@ from fp8gemm.ahead.grouped import GroupedVariants
 from fp8gemm.ahead.kernels import Variants, chips_named, demand
 from fp8gemm.integrations.engines import register
 from fp8gemm.kernels.catalogue import kernel_request, ranked
-from fp8gemm.lab.bench import engine, peers
+from fp8gemm.lab.bench import engine
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Operands, relative_error
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.problem import Grouping, packed_problem
 from tests.engines.sglang_on_cpu import configured
@@ -232,8 +233,8 @@ def test_experts_of_sglang(layout: str, product: str, asked: list[Any], monkeypa
 
 
 def test_the_benchmark_makes_a_layer_by_sglangs_own_choice(asked: list[Any]) -> None:
-    operands = peers.Operands.random(5, 192, 256, torch.Generator().manual_seed(7))
-    assert peers.relative_error(engine.sglang_layer(operands)(), operands.product()) < peers.MAX_RELATIVE_ERROR
+    operands = Operands.random(5, 192, 256, torch.Generator().manual_seed(7))
+    assert relative_error(engine.sglang_layer(operands)(), operands.product()) < MAX_RELATIVE_ERROR
     assert len(asked) == 1
 
 

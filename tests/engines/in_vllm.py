@@ -26,7 +26,8 @@ from fp8gemm.ahead.kernels import Variants, chips_named, demand
 from fp8gemm.integrations import vllm as ours
 from fp8gemm.integrations.engines import register_in_vllm
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.lab.bench import engine, peers
+from fp8gemm.lab.bench import engine
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Operands, relative_error
 from fp8gemm.tuning.problem import packed_problem
 from fp8gemm.tuning.select import select_config
 from tests import folding
@@ -237,11 +238,11 @@ def test_the_graphs_that_vllm_keeps_are_known_apart() -> None:
 
 
 def test_the_benchmark_makes_a_layer_by_vllms_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    operands = peers.Operands.random(5, 136, 256, torch.Generator().manual_seed(7))
+    operands = Operands.random(5, 136, 256, torch.Generator().manual_seed(7))
     with configured() as config:
         monkeypatch.setattr(vllm.config, "VllmConfig", lambda: config)
         call = engine.vllm_layer(operands)
-        assert peers.relative_error(call(), operands.product()) < peers.MAX_RELATIVE_ERROR
+        assert relative_error(call(), operands.product()) < MAX_RELATIVE_ERROR
 
 
 def test_vllms_warmup_finds_all_its_products_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import fp8gemm
 from fp8gemm.driver.current import current_stream
 from fp8gemm.kernels.loaded import quantizer_for
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource
-from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.lab.bench.operands import relative_error
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.products.quantizers import rows_quantizer
 from fp8gemm.reference import dequantize_activation, dequantize_weight, quantize_blocks, quantize_rows

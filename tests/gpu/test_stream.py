@@ -9,7 +9,7 @@ from torch import Tensor
 from fp8gemm.errors import InputError
 from fp8gemm.kernels.stream import StreamConfig, StreamKernel
 from fp8gemm.lab.bench.graph import GraphTimer
-from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.operands import Call
 from fp8gemm.lab.bench.timing import Schedule
 
 MOST_BYTES_PER_US = 5.5e6

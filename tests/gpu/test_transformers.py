@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fp8gemm import settings
 from fp8gemm.integrations.transformers import installed_kernel, kernel, load_quantized, use_fp8gemm
-from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.lab.bench.operands import relative_error
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.reference import gemm_magnitude, gemm_reference

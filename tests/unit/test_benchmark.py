@@ -16,6 +16,7 @@ from fp8gemm.cli import main as cli
 from fp8gemm.cli.exits import Exit
 from fp8gemm.driver import device
 from fp8gemm.lab.bench import graph, peers, timing
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Call, Operands, quantize_whole, relative_error
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import ProductTable, Row, Shape
 from fp8gemm.lab.bench.summary import Summary
@@ -116,19 +117,19 @@ def test_without_a_gpu_it_says_why_and_exits_with_3(capsys: pytest.CaptureFixtur
     assert "compute capability 9.0" in told.err and not told.out
 
 
-def random_operands(m: int, n: int, k: int) -> peers.Operands:
+def random_operands(m: int, n: int, k: int) -> Operands:
     seed = torch.seed() % 2**31
     print(f"seed {seed}")
-    return peers.Operands.random(m, n, k, torch.Generator().manual_seed(seed))
+    return Operands.random(m, n, k, torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("per_row", [False, True])
 def test_whole_tensor_and_row_quantisation(per_row: bool) -> None:
     x = random_operands(48, 8, 256).x
     x[3] = 0
-    codes, scale = peers.quantize_whole(x, per_row=per_row)
+    codes, scale = quantize_whole(x, per_row=per_row)
     assert codes.dtype == torch.float8_e4m3fn and scale.shape == ((48, 1) if per_row else ())
-    assert peers.relative_error(codes.float() * scale, x) < 0.05
+    assert relative_error(codes.float() * scale, x) < 0.05
 
 
 def test_cublas_scale_layouts_keep_every_scale() -> None:
@@ -143,9 +144,9 @@ def test_the_error_limit_tells_quantisation_from_a_wrong_result() -> None:
 
     operands = random_operands(40, 256, 384)
     result = gemm_reference(*operands.blocks)
-    assert peers.relative_error(result, operands.product()) < peers.MAX_RELATIVE_ERROR / 2
+    assert relative_error(result, operands.product()) < MAX_RELATIVE_ERROR / 2
     result[:, :128] = 0
-    assert peers.relative_error(result, operands.product()) > peers.MAX_RELATIVE_ERROR
+    assert relative_error(result, operands.product()) > MAX_RELATIVE_ERROR
 
 
 def test_missing_peers_are_named_with_the_reason() -> None:
@@ -168,7 +169,7 @@ def test_alone_leaves_only_ours() -> None:
 class FakeTimer:
     """In place of a CUDA graph: runs each call once, on the CPU, and takes as long as there are different results."""
 
-    def __init__(self, calls: list[peers.Call], schedule: timing.Schedule) -> None:
+    def __init__(self, calls: list[Call], schedule: timing.Schedule) -> None:
         assert len(calls) == schedule.sets
         self.us = float(len({tuple(call().flatten()[:64].tolist()) for call in calls}))
 
@@ -179,7 +180,7 @@ class FakeTimer:
         return self.us + (100.0 if regime is Regime.BURST else 200.0)
 
 
-def failing(operands: peers.Operands) -> peers.Call:
+def failing(operands: Operands) -> Call:
     raise RuntimeError("no kernel for this shape")
 
 

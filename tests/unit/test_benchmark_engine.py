@@ -16,7 +16,8 @@ from fp8gemm import settings
 from fp8gemm.cli import bench as command
 from fp8gemm.cli import main as cli
 from fp8gemm.errors import InputError
-from fp8gemm.lab.bench import engine, engine_mix, peers
+from fp8gemm.lab.bench import engine, engine_mix
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Operands, relative_error
 from fp8gemm.lab.bench.report import Row, Shape
 from tests.unit.test_benchmark_linear import on_the_cpu, options  # noqa: F401  # a fixture
 
@@ -112,10 +113,10 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engines_layer_gives_the_product(name: str) -> None:
     peer = engine.ENGINES[name]
     assert peer.why_missing() == "" and tuple(engine.ENGINES) == engine_mix.NAMES
-    operands = peers.Operands.random(12, 192, 256, torch.Generator().manual_seed(7))
+    operands = Operands.random(12, 192, 256, torch.Generator().manual_seed(7))
     result = peer.prepare(operands)()
     assert result.dtype == torch.bfloat16
-    assert peers.relative_error(result, operands.product()) < peers.MAX_RELATIVE_ERROR
+    assert relative_error(result, operands.product()) < MAX_RELATIVE_ERROR
 
 
 @pytest.mark.usefixtures("on_the_cpu", "stand_ins")

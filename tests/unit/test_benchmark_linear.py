@@ -20,6 +20,7 @@ from fp8gemm.driver import device
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import graph, host, linear, modes, peers, quantize, quantize_cases, suite, timing
 from fp8gemm.lab.bench.gates import Gate, Gates
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Operands, relative_error
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.report import Row, Shape
 
@@ -92,10 +93,10 @@ def test_linear_layers_are_judged_over_many_rows_and_over_few() -> None:
 
 @pytest.mark.parametrize("peer", linear.PEERS, ids=lambda peer: str(peer.name))
 def test_every_layer_gives_the_product(peer: peers.Peer) -> None:
-    operands = peers.Operands.random(12, 192, 320, torch.Generator().manual_seed(7))
+    operands = Operands.random(12, 192, 320, torch.Generator().manual_seed(7))
     result = peer.prepare(operands)()
     assert result.dtype == torch.bfloat16 and peer.expected is not None
-    assert peers.relative_error(result, peer.expected(operands)) < peers.MAX_RELATIVE_ERROR
+    assert relative_error(result, peer.expected(operands)) < MAX_RELATIVE_ERROR
     assert suite.linear_suite().label(operands) == "reference"
 
 
@@ -259,7 +260,7 @@ def test_host_time_is_judged() -> None:
 def test_fresh_inputs_are_the_same_at_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
     monkeypatch.setattr(nn.Fp8Linear, "forward", lambda self, x: seen.append(x))
-    operands = peers.Operands.random(2, 128, 256, torch.Generator().manual_seed(7))
+    operands = Operands.random(2, 128, 256, torch.Generator().manual_seed(7))
     call = host.PREPARE[host.FRESH][1](operands)
     for _ in range(host.FRESH_INPUTS + 1):
         call()

@@ -13,6 +13,7 @@ from fp8gemm.cli import bench, main
 from fp8gemm.cli.tune import plan_work
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import peers
+from fp8gemm.lab.bench.operands import Operands
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import product_suite
 from fp8gemm.lab.labels import labelled_config
@@ -71,7 +72,7 @@ def test_they_are_peers_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "current_stream", lambda index: 17)
     suite = product_suite(alone=True, batch_invariant=False, pdl=False, floor=False, configs=["128x256-s4", "64x64"])
     assert [peer.name for peer in suite.peers] == ["fp8gemm", "128x256-s4", "64x64"]
-    operands = peers.Operands.random(40, 256, 384, torch.Generator().manual_seed(1))
+    operands = Operands.random(40, 256, 384, torch.Generator().manual_seed(1))
     assert suite.peers[1].prepare(operands)().shape == (40, 256)
     wanted = labelled_config("128x256-s4", PROBLEM)
     assert made == [Problem(40, 256, 384), wanted, 132, *map(id, operands.blocks), 17]

@@ -17,7 +17,7 @@ from fp8gemm.cli import report as command
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.lab.bench.grouped import PARTS, GroupedRow
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, MASKED, GroupedCase
-from fp8gemm.lab.bench.peers import Operands, relative_error
+from fp8gemm.lab.bench.operands import Operands, relative_error
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.report import measure
 from fp8gemm.lab.report.layers import Layer, predicted

@@ -14,6 +14,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.integrations import deep_gemm
 from fp8gemm.lab.bench import chain, gradients, peers, timing
 from fp8gemm.lab.bench.graph import prepare_timer
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Call, Operands, relative_error
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import Suite, chain_suite
 from fp8gemm.lab.bench.summary import Summary
@@ -122,9 +123,9 @@ def test_gradients_are_added_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     for peer in gradients.PEERS:
         call = peer.prepare(operands)
         first = call().double()
-        assert peers.relative_error(first, once) < 0.05, peer.name
+        assert relative_error(first, once) < 0.05, peer.name
         adds = peer.name in (gradients.OURS, gradients.DEEP_GEMM)
-        assert peers.relative_error(call(), 2 * first if adds else first) < 1e-6, peer.name
+        assert relative_error(call(), 2 * first if adds else first) < 1e-6, peer.name
     assert gradients.config_label(operands) == "reference"
 
 
@@ -157,14 +158,14 @@ def test_deep_gemm_is_told_how_to_launch_at_each_call(monkeypatch: pytest.Monkey
     assert said[6:] == ["multiplied"] and "has no set_pdl" in by_name["deepgemm_pdl"].why_missing()
 
 
-def random_operands(m: int, n: int, k: int) -> peers.Operands:
-    return peers.Operands.random(m, n, k, torch.Generator().manual_seed(7))
+def random_operands(m: int, n: int, k: int) -> Operands:
+    return Operands.random(m, n, k, torch.Generator().manual_seed(7))
 
 
 class OneCall:
     """In place of a CUDA graph."""
 
-    def __init__(self, calls: list[peers.Call], schedule: timing.Schedule) -> None:
+    def __init__(self, calls: list[Call], schedule: timing.Schedule) -> None:
         self.calls = calls
 
 
@@ -182,5 +183,5 @@ def test_every_chain_gives_the_product_of_products(peer: peers.Peer) -> None:
     assert peer.expected is not None
     expected = peer.expected(operands)
     assert expected.shape == operands.x.shape
-    assert peers.relative_error(peer.prepare(operands)(), expected) < peers.MAX_RELATIVE_ERROR
+    assert relative_error(peer.prepare(operands)(), expected) < MAX_RELATIVE_ERROR
     assert chain_suite([Shape(12, 192, 320)]).label(operands) == "reference, reference"

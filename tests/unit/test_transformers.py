@@ -13,7 +13,7 @@ from torch import nn
 
 from fp8gemm.errors import InputError
 from fp8gemm.integrations.transformers import load_quantized, use_fp8gemm
-from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.lab.bench.operands import relative_error
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.reference import gemm_reference

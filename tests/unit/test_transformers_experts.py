@@ -10,7 +10,7 @@ from torch import nn
 
 from fp8gemm.errors import InputError
 from fp8gemm.integrations.transformers import load_quantized, use_fp8gemm
-from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.lab.bench.operands import relative_error
 from fp8gemm.nn import Fp8Experts, Fp8Linear
 from tests import transformers_models as models  # skips where transformers is missing
 

@@ -17,7 +17,7 @@ from fp8gemm.integrations.transformers import (
     uninstall_kernel,
     use_fp8gemm,
 )
-from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.lab.bench.operands import relative_error
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.reference import dequantize_weight, gemm_reference
 from tests import cases

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.lab.bench.peers import quantize_whole
+from fp8gemm.lab.bench.operands import quantize_whole
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 """a, scales_a, b, scales_b."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fp8gemm import Plan
-from fp8gemm.lab.bench.peers import Call, Operands, Peer, make_plan
+from fp8gemm.lab.bench.operands import Call, Operands
+from fp8gemm.lab.bench.peers import Peer, make_plan
 from fp8gemm.products.quantize import quantize_activation
 
 CHAIN, CHAIN_PDL = "chain", "chain_pdl"

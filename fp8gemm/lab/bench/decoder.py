@@ -22,7 +22,7 @@ from fp8gemm.lab.bench.decoder_model import (
 )
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import GraphTimer, Rounds, WrongResultError
-from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.lab.bench.operands import relative_error
 from fp8gemm.lab.bench.report import figure
 from fp8gemm.lab.bench.timing import Schedule, Timer, Timings, rounded
 from fp8gemm.terminal.table import Column, Group, Table

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fp8gemm.errors import UnsupportedError
-from fp8gemm.lab.bench.peers import normal
+from fp8gemm.lab.bench.operands import normal
 from fp8gemm.nn import compile_options, convert
 
 STANDARD_DEVIATION = 0.02

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fp8gemm.lab.bench.peers import Call, Operands, Peer
+from fp8gemm.lab.bench.operands import Call, Operands
+from fp8gemm.lab.bench.peers import Peer
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.sizes import SCALE_BLOCK
 

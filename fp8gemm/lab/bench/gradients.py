@@ -12,7 +12,8 @@ import fp8gemm
 from fp8gemm import settings
 from fp8gemm.kernels.loaded import device_chip, kernel_for
 from fp8gemm.lab.bench.gates import Gate, Gates
-from fp8gemm.lab.bench.peers import Call, Operands, Peer
+from fp8gemm.lab.bench.operands import Call, Operands
+from fp8gemm.lab.bench.peers import Peer, those_there
 from fp8gemm.lab.bench.report import Row
 from fp8gemm.products.operands import uses_reference
 from fp8gemm.tuning.problem import OutputType, Scaling, packed_problem
@@ -69,9 +70,7 @@ PEERS = (
 
 def choose_peers(*, alone: bool) -> tuple[list[Peer], dict[str, str]]:
     """The peers that this machine has, and the others with the reason; ``alone``: ours."""
-    wanted = PEERS[:2] if alone else PEERS
-    skipped = {peer.name: reason for peer in wanted if (reason := peer.why_missing())}
-    return [peer for peer in wanted if peer.name not in skipped], skipped
+    return those_there(PEERS[:2] if alone else PEERS)
 
 
 def config_label(operands: Operands) -> str:

@@ -16,7 +16,8 @@ from torch import Tensor
 from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.errors import Fp8GemmError
 from fp8gemm.lab.bench.load import Load
-from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Operands, Peer, relative_error
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Operands, relative_error
+from fp8gemm.lab.bench.peers import Peer
 from fp8gemm.lab.bench.regimes import AHEAD_S, IDLE_S, SUSTAINED_S, Regime, default_regimes
 from fp8gemm.lab.bench.report import Row, Shape
 from fp8gemm.lab.bench.suite import Suite

@@ -14,7 +14,7 @@ from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.grouped_cases import TOP_K, GroupedCase
 from fp8gemm.lab.bench.grouped_operands import Contender, Work
 from fp8gemm.lab.bench.grouped_peers import BF16
-from fp8gemm.lab.bench.peers import normal
+from fp8gemm.lab.bench.operands import normal
 from fp8gemm.lab.bench.timing import set_count
 from fp8gemm.nn import Fp8Experts
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.lab.bench.graph import check_result
-from fp8gemm.lab.bench.peers import Call, normal
+from fp8gemm.lab.bench.operands import Call, normal
 from fp8gemm.lab.bench.quantize_cases import dequantized
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import block_count

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fp8gemm.lab.bench.grouped_operands import Scaled, in_bfloat16, indices_of, offsets_of
-from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.operands import Call
 
 DEEP_GEMM, BF16 = "deepgemm", "bf16"
 DEEP_GEMM_ALIGNMENT = 128

@@ -36,7 +36,8 @@ from fp8gemm.lab.bench.grouped_peers import (
     deep_gemm_masked,
     grouped_mm,
 )
-from fp8gemm.lab.bench.peers import Call, normal, read_weight
+from fp8gemm.lab.bench.operands import Call, normal
+from fp8gemm.lab.bench.peers import read_weight
 from fp8gemm.lab.bench.timing import set_count
 
 OFFSETS, INDICES, IN_MASK, BY_COLUMNS, ACCUMULATE = "offsets", "indices", "masked", "k_grouped", "accumulate"

@@ -17,7 +17,7 @@ from fp8gemm.errors import Fp8GemmError
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import Rounds
 from fp8gemm.lab.bench.linear import bf16_linear, fp8_layer, fp8_linear
-from fp8gemm.lab.bench.peers import Operands
+from fp8gemm.lab.bench.operands import Operands
 from fp8gemm.lab.bench.report import SIZES, Row, Shape, figure, sizes
 from fp8gemm.lab.bench.timing import Timer
 from fp8gemm.products.quantize import quantize_activation

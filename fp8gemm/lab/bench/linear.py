@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from fp8gemm.lab.bench import engine_mix
 from fp8gemm.lab.bench.gates import Gate, Gates
-from fp8gemm.lab.bench.peers import Call, Operands, Peer
+from fp8gemm.lab.bench.operands import Call, Operands
+from fp8gemm.lab.bench.peers import Peer
 from fp8gemm.lab.bench.report import Row
 from fp8gemm.nn import Fp8Linear
 

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import torch
 
-from fp8gemm.lab.bench.peers import normal
+from fp8gemm.lab.bench.operands import normal
 from fp8gemm.lab.bench.regimes import SETTLE_S
 
 _SIZE, _CALLS = 4096, 50

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fp8gemm.lab.bench.graph import check_result
-from fp8gemm.lab.bench.peers import normal
+from fp8gemm.lab.bench.operands import normal
 from fp8gemm.products import quantize
 from fp8gemm.sizes import SCALE_BLOCK
 

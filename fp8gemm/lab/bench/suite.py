@@ -13,7 +13,8 @@ from fp8gemm.errors import InputError
 from fp8gemm.lab.bench import chain, gradients, linear
 from fp8gemm.lab.bench.engine import ENGINES
 from fp8gemm.lab.bench.engine_mix import Mix
-from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Operands, Peer, choose_peers, config_peer
+from fp8gemm.lab.bench.operands import Operands
+from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Peer, choose_peers, config_peer
 from fp8gemm.lab.bench.report import ProductTable, Row, Shape
 from fp8gemm.lab.bench.summary import Statement, Summary
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fp8gemm.lab.bench.peers import relative_error
+from fp8gemm.lab.bench.operands import relative_error
 
 MAX_REFERENCE_ERROR = 2.5e-3
 """Relative RMS. Rounding to bfloat16 alone makes about 1.7e-3."""

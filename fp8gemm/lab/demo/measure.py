@@ -15,7 +15,7 @@ from fp8gemm.driver.device import DeviceInfo
 from fp8gemm.jit.build import build
 from fp8gemm.kernels.catalogue import kernel_request, shared_bytes
 from fp8gemm.lab.bench.graph import GraphTimer
-from fp8gemm.lab.bench.peers import Call, Operands, normal
+from fp8gemm.lab.bench.operands import Call, Operands, normal
 from fp8gemm.lab.bench.timing import schedule
 from fp8gemm.lab.demo.check import check
 from fp8gemm.lab.demo.report import Row

@@ -13,7 +13,8 @@ import torch
 
 from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.lab.bench.graph import GraphTimer, Telemetry
-from fp8gemm.lab.bench.peers import Operands, kernel_call
+from fp8gemm.lab.bench.operands import Operands
+from fp8gemm.lab.bench.peers import kernel_call
 from fp8gemm.lab.bench.timing import Schedule, schedule
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem

@@ -18,7 +18,8 @@ from fp8gemm.lab.bench.grouped import GroupedBench
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, MASKED, GroupedCase
 from fp8gemm.lab.bench.grouped_products import IN_MASK, OFFSETS
 from fp8gemm.lab.bench.load import Load
-from fp8gemm.lab.bench.peers import OURS, Call, Operands, Peer, normal
+from fp8gemm.lab.bench.operands import Call, Operands, normal
+from fp8gemm.lab.bench.peers import OURS, Peer
 from fp8gemm.lab.bench.regimes import Regime, default_regimes, method
 from fp8gemm.lab.bench.report import Shape
 from fp8gemm.lab.bench.suite import Suite

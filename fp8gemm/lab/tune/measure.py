@@ -17,7 +17,8 @@ from fp8gemm.kernels.catalogue import load_kernel
 from fp8gemm.kernels.gemm import SingleKernel
 from fp8gemm.lab.bench.graph import GraphTimer, check_result, measure_alone
 from fp8gemm.lab.bench.load import Load
-from fp8gemm.lab.bench.peers import MAX_RELATIVE_ERROR, Call, deep_gemm_call, normal, scaled_mm_call
+from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Call, normal
+from fp8gemm.lab.bench.peers import deep_gemm_call, scaled_mm_call
 from fp8gemm.lab.bench.regimes import Regime
 from fp8gemm.lab.bench.timing import L2_MULTIPLE, MIN_SETS, Schedule, Timer, describe, measure_in_turn, schedule
 from fp8gemm.lab.tune.report import DEEP_GEMM, PEERS, TENSORWISE

@@ -12,7 +12,7 @@ from torch import Tensor
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
 from fp8gemm.lab.bench.grouped_operands import check_groups, offsets_of, random_masked, random_weights
 from fp8gemm.lab.bench.grouped_operands import random_rows as random_tokens
-from fp8gemm.lab.bench.peers import Call
+from fp8gemm.lab.bench.operands import Call
 from fp8gemm.lab.bench.timing import Schedule, schedule_bytes
 from fp8gemm.lab.tune.measure import MAX_DIFFERENCE, Measured, Tuner, require_close
 from fp8gemm.tuning.grouped_problem import GroupedProblem
