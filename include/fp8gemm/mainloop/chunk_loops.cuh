@@ -53,6 +53,7 @@ FP8GEMM_DEVICE void multiply_varying(Waves& waves, bool is_behind, uint32_t step
         pipelined<Chunks::kLong, 0>(waves, Chunk{k_block, kWhole}, sums);
     }
     if constexpr (Chunks::kShort > 1) {
+        // One turn at most. As a branch it would be one that lanes might take apart, to the compiler.
 #pragma unroll 1
         for (; k_block + Chunks::kShort <= steps; k_block += Chunks::kShort) {
             pipelined<Chunks::kShort, 0>(waves, Chunk{k_block, kWhole}, sums);
