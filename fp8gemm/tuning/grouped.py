@@ -8,7 +8,7 @@ from functools import lru_cache
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number
-from fp8gemm.tuning.grouped_config import PAIR_ROWS, pair_candidates, swapped_candidates, tile_candidates
+from fp8gemm.tuning.grouped_config import pair_candidates, swapped_candidates, takes_pairs, tile_candidates
 from fp8gemm.tuning.grouped_model import predicted_us
 from fp8gemm.tuning.grouped_problem import GroupedProblem, counted_rows_of_group, grouped_problem
 from fp8gemm.tuning.hopper import Chip, named_chip
@@ -107,6 +107,6 @@ def _ranked(problem: GroupedProblem, chip: Chip) -> tuple[Config, ...]:
     configs: list[Config] = [*tile_candidates(of_all, chip)]
     if problem.m <= FEW_ROWS[-1]:
         configs += swapped_candidates(of_all)
-    if problem.m in PAIR_ROWS:
+    if takes_pairs(problem):
         configs += pair_candidates(of_all, chip)
     return tuple(sorted(configs, key=lambda config: predicted_us(problem, config, chip)))

@@ -37,8 +37,8 @@ H200, 2026-11-24)."""
 PAIR_ROWS = range(PAIR.block_m + 1, 2 * PAIR.block_m + 1)
 """Rows of a typical group that this is considered for."""
 
-COLUMN_PAIR = Tile(128, 128, cluster_m=2)
-"""Worth a cluster that shares B in groups of columns, beside the same tile alone: 1 % faster at 4 groups of
+COLUMN_PAIR = Tile(128, 128)
+"""Worth such a cluster in groups of columns, whatever their rows, beside the same tile alone: 1 % faster at 4 groups of
 4096x7168x8192 and 16 of 4096x7168x2048 that are accumulated, in bursts and under load that lasts, and as fast at 4 of
 7168x2048x8192, with two waves in flight (H200, 2026-11-26)."""
 
@@ -68,10 +68,20 @@ def tile_candidates(problem: GroupedProblem, chip: Chip) -> tuple[TileConfig, ..
 
 @lru_cache(maxsize=256)
 def pair_candidates(problem: GroupedProblem, chip: Chip) -> tuple[TileConfig, ...]:
-    """Those with a cluster for a group's two tiles, for every M in `PAIR_ROWS`: the problem's own is 0."""
-    if problem.grouping is Grouping.COLUMNS or chip.num_sms < 2:
+    """Those with a cluster for two tiles of a group, for every M that `takes_pairs`: the problem's own is 0."""
+    if chip.num_sms < 2:
         return ()
-    return tuple(replace(config, cluster_m=2) for config in tile_candidates(problem, chip) if config.tile == PAIR)
+    alone = tile_candidates(problem, chip)
+    if problem.grouping is Grouping.COLUMNS:
+        pairs = [config for config in alone if config.tile == COLUMN_PAIR and config.waves_in_flight > 1]
+    else:
+        pairs = [config for config in alone if config.tile == PAIR]
+    return tuple(replace(config, cluster_m=2) for config in pairs)
+
+
+def takes_pairs(problem: GroupedProblem) -> bool:
+    """Whether clusters of two are considered for a problem's rows."""
+    return problem.grouping is Grouping.COLUMNS or problem.m in PAIR_ROWS
 
 
 @lru_cache(maxsize=256)
@@ -106,14 +116,6 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
         fitting = _fitting(problem, config)
         if fitting is not None:
             yield fitting
-            if _is_worth_a_pair(problem, fitting, chip):
-                yield replace(fitting, cluster_m=COLUMN_PAIR.cluster_m)
-
-
-def _is_worth_a_pair(problem: GroupedProblem, config: TileConfig, chip: Chip) -> bool:
-    """Whether the same tile in a cluster, too, is a candidate for groups of columns."""
-    is_of_pair = config.tile == COLUMN_PAIR._replace(cluster_m=1) and config.waves_in_flight > 1
-    return problem.grouping is Grouping.COLUMNS and is_of_pair and chip.num_sms >= COLUMN_PAIR.cluster_m
 
 
 def _shares_end_with_k(problem: GroupedProblem, config: TileConfig) -> bool:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fp8gemm.errors import InputError
 from fp8gemm.tuning import hopper, swap_ab
-from fp8gemm.tuning.config import TileConfig, violations
+from fp8gemm.tuning.config import Tile, TileConfig, violations
 from fp8gemm.tuning.grouped import grouped_config_by_m, ranked_grouped, select_grouped
-from fp8gemm.tuning.grouped_config import COLUMN_PAIR, grouped_shared_bytes, scales_of_box, swapped_resident_ctas
+from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box, swapped_resident_ctas
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem, counted_rows_of_group, grouped_problem
 from fp8gemm.tuning.problem import (
     Addend,
@@ -28,6 +28,7 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 CHIP = hopper.CHIPS["h200"]
 CONTIGUOUS, MASKED, COLUMNS = Grouping.CONTIGUOUS, Grouping.MASKED, Grouping.COLUMNS
 ROWS = (CONTIGUOUS, MASKED)
+SHARED_COLUMNS = Tile(128, 128, cluster_m=2)
 LAYERS = [(4096, 7168), (7168, 2048), (3072, 2048), (2048, 768), (2112, 7168)]
 """N and K of experts."""
 
@@ -165,7 +166,7 @@ def test_clusters_are_for_groups_of_two_tiles_and_of_columns(problem: GroupedPro
     alone = {replace(config, cluster_m=1) for config in pairs}
     assert alone <= set(ranked)
     if problem.grouping is COLUMNS:
-        assert all(config.tile == COLUMN_PAIR and config.waves_in_flight == 2 for config in pairs)
+        assert all(config.tile == SHARED_COLUMNS and config.waves_in_flight == 2 for config in pairs)
     else:
         assert not alone or config_rows(alone) < m <= 2 * config_rows(alone)
 
@@ -188,7 +189,7 @@ def test_groups_of_columns_share_b_in_clusters(groups: int, m: int, n: int) -> N
     problem = grouped_problem(COLUMNS, groups, m, n, 8192, OutputType.FLOAT32)
     for each in (problem, problem.accumulating()):
         config = select_grouped(each, CHIP)
-        assert isinstance(config, TileConfig) and config.tile == COLUMN_PAIR
+        assert isinstance(config, TileConfig) and config.tile == SHARED_COLUMNS
 
 
 @pytest.mark.parametrize("grouping", [*ROWS, COLUMNS])

@@ -14,16 +14,15 @@ FP8GEMM_DEVICE uint32_t lane_index() {
     return lane;
 }
 
-/// The warp's index in its CTA, by a shuffle so that the compiler knows it to be the same for the whole warp: what is
-/// derived from it then lives in uniform registers.
-FP8GEMM_DEVICE uint32_t warp_index() {
-    return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-}
-
 /// A value that is the same in the whole warp, by a shuffle so that the compiler knows it to be: what is derived from it,
 /// and what changes in a loop of so many turns, then lives in uniform registers.
 FP8GEMM_DEVICE uint32_t same_in_warp(uint32_t value) {
     return __shfl_sync(0xffffffffu, value, 0);
+}
+
+/// The warp's index in its CTA.
+FP8GEMM_DEVICE uint32_t warp_index() {
+    return same_in_warp(threadIdx.x / 32);
 }
 
 /// elect.sync: true in exactly one thread of a converged warp.
