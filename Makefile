@@ -6,7 +6,8 @@
 #   make test-all        the same with all of these kernels, as every night, and where a device header changed of late
 #   make test-gpu        the tests of a GPU alone; each says why it is skipped where there is none
 #   make engines         vLLM's and SGLang's Python, and vLLM's tests, into ~/.cache/fp8gemm-tests/engines (or
-#                        FP8GEMM_TEST_ENGINES); then make test runs them on the reference. Half a gigabyte, once
+#                        FP8GEMM_TEST_ENGINES); then make test runs them on the reference. Half a gigabyte, once;
+#                        ARGS=--compiled: vLLM's machine code too, for its tests on a GPU
 #   make check           style and types
 #   make pages           links, file names and examples of the pages, and the project's own files
 #   make docs            the pages as a site, in build/site: open index.html there; a dead link is an error
@@ -36,7 +37,7 @@ test-gpu: $(ENVIRONMENT)
 	@$(RUN) -m pytest -rs tests/gpu $(ARGS)
 
 engines: $(ENVIRONMENT)
-	@$(RUN) -m tests.engines.fetch
+	@$(RUN) -m tests.engines.fetch $(ARGS)
 
 check: $(ENVIRONMENT)
 	@$(RUN) -m ruff check .

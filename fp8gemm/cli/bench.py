@@ -113,7 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--engine",
         choices=NAMES,
-        help=f"Fp8Linear beside this engine's linear layers, in a serving mix of {STEPS} steps, of --model or --nk",
+        help=f"Fp8Linear beside this engine's linear layers, of --model or --nk, in a serving mix of {STEPS} steps; "
+        "with --m, for these rows by each of its kernels",
     )
     parser.add_argument(
         "--model", type=Path, metavar="PATH", help="with --engine: a model's config.json, or its directory"
@@ -172,10 +173,10 @@ def check_options(options: argparse.Namespace) -> None:
         if chosen and options.regime:
             raise InputError(f"expected no --regime beside {mode}, which is measured in turn")
     if options.engine:
-        if options.m or (options.model is None) == (options.nk is None):
-            raise InputError("expected --model or --nk, and no --m, beside --engine, whose mix has rows of its own")
-        if options.regime:
-            raise InputError("expected no --regime beside --engine, which is measured in turn")
+        if (options.model is None) == (options.nk is None) or (options.model and options.m):
+            raise InputError("expected --model, whose mix has rows of its own, or --nk beside --engine")
+        if options.regime and not options.m:
+            raise InputError("expected no --regime beside --engine without --m: a mix is measured in turn")
         if settings.current().engines:
             raise InputError("expected FP8GEMM_ENGINES=0 beside --engine, which measures the engine's own kernels")
     elif options.model or options.tp != 1:
@@ -206,16 +207,18 @@ def suite_of(options: argparse.Namespace, shapes: Sequence[Shape]) -> Suite:
     Raises:
         InputError: options that exclude each other, or a shape that cannot be chained.
     """
-    from fp8gemm.lab.bench.suite import chain_suite, gradient_suite, linear_suite, product_suite
+    from fp8gemm.lab.bench import suite
 
     check_options(options)
+    if options.engine:
+        return suite.engine_kernels_suite(options.engine)
     if options.chain:
-        return chain_suite(shapes)
+        return suite.chain_suite(shapes)
     if options.linear:
-        return linear_suite()
+        return suite.linear_suite()
     if options.weight_gradients:
-        return gradient_suite(shapes, alone=options.no_peers)
-    return product_suite(
+        return suite.gradient_suite(shapes, alone=options.no_peers)
+    return suite.product_suite(
         alone=options.no_peers,
         others=options.peers,
         batch_invariant=options.batch_invariant,
@@ -246,7 +249,7 @@ def _measure(options: argparse.Namespace, device: DeviceInfo) -> Sweep[Any, Any]
     """Every shape that the budget allows."""
     from fp8gemm.lab.bench.load import Load
 
-    options.regime = [Regime.TURN] if options.engine else options.regime
+    options.regime = [Regime.TURN] if options.engine and not options.m else options.regime
     options.rounds = options.rounds or (HOST_ROUNDS if options.host else None)
     seed = random.randrange(2**31) if options.seed is None else options.seed
     with Load() as load:
@@ -282,15 +285,15 @@ def _mode(options: argparse.Namespace, device: DeviceInfo, seed: int, load: Load
         return quantize_mode(options, device, generator, rounds)
     if options.grouped:
         return grouped_mode(options, device, generator, rounds)
-    mix = mix_of(options, seed) if options.engine else None
+    mix = mix_of(options, seed) if options.engine and not options.m else None
     shapes = mix.shapes() if mix else shapes_of(options)
     if options.host:
         return host_mode(shapes, generator, rounds, options.rounds)
     suite = engine_suite(mix) if mix else suite_of(options, shapes)
-    if any(peer.module == "deep_gemm" for peer in suite.peers):
+    if suite.calls_deep_gemm:
         compile_deep_gemm(shapes, gradients=options.weight_gradients)
     heading: dict[str, Any] = {"method": METHOD.format(how=how_measured(options, [shape.m for shape in shapes]))}
-    if options.linear or mix:  # products say of each peer how it is launched
+    if options.linear or options.engine:  # products say of each peer how it is launched
         heading["pdl"] = settings.current().pdl
     bench = Bench(suite, device, generator, rounds=rounds, measure_us=1e3 * options.measure_ms)
     return suite_mode(suite, shapes, bench, heading)

@@ -24,6 +24,11 @@ def place(engine: str) -> Path:
     return FOLDER / f"{engine}-{VERSIONS[engine]}"
 
 
+def compiled() -> Path:
+    """Where vLLM's machine code lies, as in its wheel: what its wheel has and its source distribution has not."""
+    return FOLDER / f"vllm-{VERSIONS['vllm']}-compiled"
+
+
 def complete(engine: str) -> Path:
     """A file that is there once all of an engine is."""
     return place(engine) / f"complete-{_KEPT}"

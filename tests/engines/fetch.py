@@ -1,11 +1,13 @@
 """Fetches the engines' Python, and vLLM's tests, into a folder outside the repository: ``make engines``.
 
 Half a gigabyte is downloaded from the package registry, by pip: vLLM's source distribution, because its wheel has no
-tests and seven times the size, SGLang's wheel, and what both import. Nothing of it is installed where fp8gemm is.
+tests and seven times the size, SGLang's wheel, and what both import. With ``--compiled`` also vLLM's wheel, for the
+machine code that tests on a GPU run. Nothing of it is installed where fp8gemm is.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shutil
@@ -16,13 +18,14 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.engines import FOLDER, VERSIONS, complete, packages, place
+from tests.engines import FOLDER, VERSIONS, compiled, complete, packages, place
 
 HASHES = {
     "vllm": "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
     "sglang": "00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937",
+    "vllm, compiled": "4b6bdec4ab269990bf70d45a3c1e94c3760a27064513760193b26d6f0da883aa",
 }
-"""SHA-256 of the two files."""
+"""SHA-256 of the files."""
 
 BUILD = ("setuptools-rust", "setuptools-scm", "setuptools>=77", "packaging")
 """What pip needs to ask vLLM's source distribution for its name."""
@@ -72,6 +75,19 @@ def fetch_vllm(scratch: Path) -> None:
     complete("vllm").touch()
 
 
+def fetch_compiled(scratch: Path) -> None:
+    """vLLM's compiled operators, and the DeepGEMM that its wheel brings; of attention nothing."""
+    into = scratch / "compiled"
+    pip("download", "--no-deps", "--only-binary", ":all:", "--dest", str(into), f"vllm=={VERSIONS['vllm']}")
+    target = fresh(scratch / "unpacked")
+    with zipfile.ZipFile(verified(into, "vllm, compiled")) as archive:
+        for name in archive.namelist():
+            of_vllm = name.endswith(".so") and Path(name).parent == Path("vllm")
+            if of_vllm or name.startswith("vllm/third_party/deep_gemm/"):
+                write(target / name, archive.read(name))
+    shutil.move(target, compiled())
+
+
 def fetch_sglang(scratch: Path) -> None:
     """SGLang's Python, and the CUDA sources that its Python looks for when it is imported."""
     version, into = VERSIONS["sglang"], scratch / "sglang"
@@ -104,6 +120,9 @@ def write(path: Path, data: bytes) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compiled", action="store_true", help="vLLM's machine code too, a third of a gigabyte more")
+    options = parser.parse_args()
     if sys.version_info < (3, 11):
         sys.exit("expected Python 3.11 or newer, which vLLM and SGLang need")
     with tempfile.TemporaryDirectory() as scratch:
@@ -112,6 +131,8 @@ def main() -> None:
         for engine, of_engine in (("vllm", fetch_vllm), ("sglang", fetch_sglang)):
             if not complete(engine).is_file():
                 of_engine(Path(scratch))
+        if options.compiled and not compiled().is_dir():
+            fetch_compiled(Path(scratch))
     print(f"{', '.join(f'{name} {version}' for name, version in VERSIONS.items())} in {FOLDER}")
 
 

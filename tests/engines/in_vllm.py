@@ -23,6 +23,7 @@ from vllm.platforms.interface import DeviceCapability
 import fp8gemm
 from fp8gemm import settings
 from fp8gemm.ahead.kernels import Variants, chips_named, demand
+from fp8gemm.errors import UnsupportedError
 from fp8gemm.integrations import vllm as ours
 from fp8gemm.integrations.engines import register_in_vllm
 from fp8gemm.kernels.catalogue import kernel_request
@@ -240,9 +241,12 @@ def test_the_graphs_that_vllm_keeps_are_known_apart() -> None:
 def test_the_benchmark_makes_a_layer_by_vllms_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     operands = Operands.random(5, 136, 256, torch.Generator().manual_seed(7))
     with configured() as config:
-        monkeypatch.setattr(vllm.config, "VllmConfig", lambda: config)
-        call = engine.vllm_layer(operands)
-        assert relative_error(call(), operands.product()) < MAX_RELATIVE_ERROR
+        monkeypatch.setattr(vllm.config, "VllmConfig", lambda **_: config)
+        calls = [engine.vllm_layer(operands), engine.KERNELS["vllm"][0].prepare(operands)]
+        for call in calls:
+            assert relative_error(call(), operands.product()) < MAX_RELATIVE_ERROR
+        with pytest.raises(UnsupportedError, match="where FlashInferFp8BlockScaledMMKernel was asked for"):
+            engine.KERNELS["vllm"][3].prepare(operands)
 
 
 def test_vllms_warmup_finds_all_its_products_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+OF_VLLM = {
+    *("cv2", "fastapi", "llguidance", "mistral_common", "opentelemetry", "partial_json_parser", "soundfile"),
+    *("xgrammar", "PIL"),
+}
+"""Packages that vLLM imports and its linear layers, its experts and the tests of both never use."""
+
 
 class _Anything(ModuleType):
     """A module that has every name: a class where it begins with a capital, else a function that returns what it is

@@ -19,12 +19,8 @@ import pytest
 import torch
 
 from tests.engines import packages, place
-from tests.engines.stand_ins import StandIns
+from tests.engines.stand_ins import OF_VLLM, StandIns
 
-PACKAGES = {
-    *("cv2", "fastapi", "llguidance", "mistral_common", "opentelemetry", "partial_json_parser", "soundfile"),
-    *("xgrammar", "PIL"),
-}
 COMPILED = {"vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C"}
 CAPABILITIES = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
 CAPABILITIES += ("cutlass_scaled_mm_supports_fp4", "cutlass_group_gemm_supported")
@@ -32,7 +28,7 @@ CAPABILITIES += ("cutlass_scaled_mm_supports_fp4", "cutlass_group_gemm_supported
 
 sys.path[:0] = [str(place("vllm"))]
 sys.path.append(str(packages()))
-stand_ins = StandIns(PACKAGES, COMPILED)
+stand_ins = StandIns(OF_VLLM, COMPILED)
 stand_ins.install()
 
 _operators = torch.library.Library("_C", "FRAGMENT")

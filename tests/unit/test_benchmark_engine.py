@@ -70,10 +70,10 @@ def test_layers_of_a_model_or_as_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--engine", "vllm"], "expected --model or --nk, and no --m, beside --engine"),
-        (["--engine", "vllm", "--nk", "64x128", "--model", "x"], "expected --model or --nk, and no --m"),
-        (["--engine", "vllm", "--nk", "64x128", "--m", "1"], "expected --model or --nk, and no --m"),
-        (["--engine", "vllm", "--nk", "64x128", "--regime", "burst"], "expected no --regime beside --engine"),
+        (["--engine", "vllm"], "expected --model, whose mix has rows of its own, or --nk beside --engine"),
+        (["--engine", "vllm", "--nk", "64x128", "--model", "x"], "expected --model, whose mix has rows of its own, or"),
+        (["--engine", "vllm", "--model", "x", "--m", "1"], "expected --model, whose mix has rows of its own, or"),
+        (["--engine", "vllm", "--nk", "64x128", "--regime", "burst"], "expected no --regime beside --engine without"),
         (["--engine", "vllm", "--nk", "64x128", "--pdl"], "expected neither --pdl nor --floor beside --engine"),
         (["--model", "x"], "expected --engine beside --model and --tp"),
         (["--tp", "2"], "expected --engine beside --model and --tp"),
@@ -137,3 +137,10 @@ def test_a_run_beside_an_engine(
     written = json.loads(path.read_text())
     assert set(written["peers"]) == {"fp8_linear"} and "cannot be imported" in written["skipped"]["vllm"]
     assert "us" not in written["mix"]
+
+    assert cli.main([*arguments, "--engine", "sglang", "--m", "3,600"]) == 0
+    written = json.loads(path.read_text())
+    assert set(written["peers"]) == {"fp8_linear", "sglang"} and "mix" not in written
+    assert [(row["m"], row["regime"]) for row in written["rows"]] == [(3, "turn"), (600, "burst"), (600, "sustained")]
+    assert cli.main([*arguments, "--engine", "vllm", "--m", "3"]) != 0  # ours is behind vLLM's layer
+    assert "--engine vllm: " in capsys.readouterr().err

@@ -104,7 +104,11 @@ def test_presets_and_what_they_refuse(capsys: pytest.CaptureFixture[str]) -> Non
     assert {shape.m for shape in command.shapes_of(options("--linear"))} == set(command.parse_m(command.LINEAR_M))
     assert Shape(4096, 4096, 4096) in command.shapes_of(options("--host"))
     found = command.suite_of(options("--linear"), [])
-    assert [peer.name for peer in found.peers] == ["fp8_linear", "bf16_linear"] and found.skipped == {}
+    assert [peer.name for peer in found.peers] == [
+        "fp8_linear",
+        "bf16_linear",
+        "fp8_linear_32x32",
+    ] and found.skipped == {}
     for mode in ("--linear", "--quantize", "--host"):
         for option in ("--pdl", "--floor"):
             with pytest.raises(InputError, match=f"expected neither --pdl nor --floor beside {mode}"):
@@ -179,7 +183,10 @@ def test_a_run_over_linear_layers(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = ["--linear", "--m", "16,512", "--nk", "128x256", "--warm-seconds", "0", "--json", str(path)]
     assert cli.main(["bench", *arguments]) == 0
     written = json.loads(path.read_text())
-    assert written["pdl"] is True and set(written["gates"]) == {"speed at M >= 512", "speed at M <= 64"}
+    judged = {
+        f"speed{of}" for part in ("M >= 512", "M <= 64") for of in (f" at {part}", f" of blocks of 32x32 at {part}")
+    }
+    assert written["pdl"] is True and set(written["gates"]) == judged
     assert written["geomean_relative_speed"]["16"] == {"bf16_linear": {"speed": 1.0, "shapes": 1}}
     assert "speed at M >= 512: geometric mean 1.000 of 2, at least 1.5: NOT MET" in capsys.readouterr().out
 

@@ -9,12 +9,12 @@ from functools import partial
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.errors import InputError
+from fp8gemm.errors import InputError, UnsupportedError
 from fp8gemm.lab.bench import chain, gradients, linear
-from fp8gemm.lab.bench.engine import ENGINES
+from fp8gemm.lab.bench.engine import DEEP_GEMM_IN_VLLM, ENGINES, KERNELS
 from fp8gemm.lab.bench.engine_mix import Mix
 from fp8gemm.lab.bench.operands import Operands
-from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Peer, choose_peers, config_peer
+from fp8gemm.lab.bench.peers import FLOORS, OURS, OURS_PDL, Peer, choose_peers, config_peer, those_there
 from fp8gemm.lab.bench.report import ProductTable, Row, Shape
 from fp8gemm.lab.bench.summary import Statement, Summary
 
@@ -41,6 +41,11 @@ class Suite:
     def ours(self) -> str:
         """The peer that the others are compared with."""
         return self.peers[0].name
+
+    @property
+    def calls_deep_gemm(self) -> bool:
+        """Whether one of them is DeepGEMM, which compiles at the first call of a shape."""
+        return any(peer.module == "deep_gemm" or peer.name == DEEP_GEMM_IN_VLLM for peer in self.peers)
 
     @property
     def table(self) -> ProductTable:
@@ -121,10 +126,24 @@ def gradient_suite(shapes: Sequence[Shape], *, alone: bool) -> Suite:
 
 def engine_suite(mix: Mix) -> Suite:
     """Linear layers beside an engine's, in a serving mix."""
-    peer = ENGINES[mix.engine]
-    reason = peer.why_missing()
-    peers = [linear.PEERS[0], *([] if reason else [peer])]
-    return Suite(peers, {peer.name: reason} if reason else {}, [mix], partial(_product_label, static_weights=True))
+    peers, skipped = those_there([linear.PEERS[0], ENGINES[mix.engine]])
+    return Suite(peers, skipped, [mix], partial(_product_label, static_weights=True))
+
+
+def engine_kernels_suite(engine: str) -> Suite:
+    """An engine's linear layers by its kernels and by ours, where it has a list of them; else its layers and ours.
+
+    Raises:
+        UnsupportedError: ours is behind the engine's own layer, and the engine is not there.
+    """
+    wanted = KERNELS.get(engine, (linear.PEERS[0], ENGINES[engine]))
+    peers, skipped = those_there(wanted)
+    ours, names = wanted[0].name, [peer.name for peer in peers]
+    if ours in skipped:
+        raise UnsupportedError(f"--engine {engine}: {skipped[ours]}")
+    relative = {name: (name, ours) for name in names if name != ours}
+    summary = Summary("geomean_relative_speed", f"speed of {ours} relative to its peers", "speed", relative)
+    return Suite(peers, skipped, [summary], partial(_product_label, static_weights=True))
 
 
 def _product_label(operands: Operands, *, static_weights: bool = False) -> str:
