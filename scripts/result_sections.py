@@ -9,6 +9,7 @@ from result_tables import (
     accuracy,
     checks,
     choice,
+    engines,
     folding,
     grouped,
     install,
@@ -50,6 +51,7 @@ _GROUPED, _GROUPED_PLOT = "bench-grouped-h200.json", "docs/plots/bench-grouped-h
 _TRAINING, _TRAINING_PLOT = "training-loss-reference.json", "docs/plots/training-loss.png"
 _DECODER, _DECODER_PLOT = "decoder-h200.json", "docs/plots/decoder-h200.png"
 _GOALS = "scripts/speed_goals.py"
+_IN_VLLM = "fp8gemm bench --engine vllm --m --nk --json"
 SECTIONS = {
     "bench": Section(_BENCH[0], speed.bench, _BENCH[1]),
     "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
@@ -123,6 +125,11 @@ SECTIONS = {
         picture=("Noise of each FP8 layer in dB, and how far each sentence's embedding moves", _MODEL_PLOT),
     ),
     "fold_error": Section("fold-error.json", folding.fold_error, "scripts/fold_error.py --json"),
+    "small_blocks": Section(
+        "blocks-32x32-h200.json", engines.small_blocks, "fp8gemm bench --linear --m 1,16,64,512,2048,8192 --json"
+    ),
+    "vllm_few_rows": Section("vllm-few-rows-h200.json", engines.vllm_kernels, _IN_VLLM),
+    "vllm_many_rows": Section("vllm-many-rows-h200.json", engines.vllm_kernels, _IN_VLLM),
     "gates": Section("gates-h200.json", checks.gates, "tests/gpu/test_sweep.py"),
     "mutations": Section("mutations-h200.json", checks.mutations, "the mutation tests"),
     "mutations_summary": Section("mutations-h200.json", checks.mutations_summary, "the mutation tests"),

@@ -34,7 +34,8 @@ from fp8gemm.lab.provenance import headers_hash  # noqa: E402
 from fp8gemm.writing import write_text  # noqa: E402
 
 PAGES = (
-    *("README.md", "docs/architecture.md", "docs/batch-invariance.md", "docs/grouped.md", "docs/install.md"),
+    *("README.md", "docs/architecture.md", "docs/batch-invariance.md", "docs/engines.md", "docs/grouped.md"),
+    "docs/install.md",
     *("docs/linear.md", "docs/measured.md", "docs/mutations.md", "docs/numerics.md", "docs/parallel.md"),
     *("docs/profiling.md", "docs/serving.md", "docs/training.md", "docs/tuning.md"),
 )
