@@ -1,7 +1,7 @@
 """Runs every family of kernels on small shapes under compute-sanitizer's tools and says what they found, by kernel.
 
-A tool runs all kernels in one process; if it is not clean, each again by itself. Memcheck and initcheck must also see a
-fault that is planted for them. Runs from a checkout.
+A tool runs all kernels in one process; if it is not clean, or not done in time, each again by itself. Memcheck and
+initcheck must also see a fault that is planted for them. Runs from a checkout.
 
 Exit code 0: all clean. 1: errors, a wrong result, a crash, a time-out, or no compute-sanitizer. 2: bad arguments.
 3: no Hopper GPU.
@@ -185,18 +185,20 @@ def report(findings: Sequence[Finding], gpu: str) -> dict[str, Any]:
 
 
 def run_tools(sanitizer: str, tools: Sequence[str], indices: Sequence[int], *, timeout: float) -> list[Finding]:
-    """Every tool on these kernels; what is not clean is told at once."""
-    findings = []
-    with bar(len(tools) * len(indices), "verdicts") as progress:
-        for tool in tools:
-            progress.set_description(tool)
+    """Every tool on these kernels, all tools at once; what is not clean is told at once."""
+    with bar(len(tools) * len(indices), "verdicts") as progress, ThreadPoolExecutor(len(tools)) as pool:
+
+        def found_by(tool: str) -> list[Finding]:
+            findings = []
             for finding in find(sanitizer, tool, indices, timeout=timeout):
                 findings.append(finding)
                 progress.update()
                 if not finding.clean:
                     told = f"{tool} {finding.kernel} {finding.shape}: {finding.status}\n{finding.detail}"
                     progress.write(told, file=sys.stderr)
-    return findings
+            return findings
+
+        return [finding for of_tool in pool.map(found_by, tools) for finding in of_tool]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -204,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", default=",".join(TOOLS), help="some of them, with commas; all by default")
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} kernels instead of {len(KERNELS)}")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of one process under a tool, default 300")
+    parser.add_argument("--timeout", type=float, help="seconds of one process under a tool, default 300; --quick: 90")
     add_json(parser)
     options = parser.parse_args(argv)
     tools = options.tools.split(",")
@@ -227,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with lines_named():
         build_many([KERNELS[index].request for index in indices])
 
-    findings = run_tools(sanitizer, tools, indices, timeout=options.timeout)
+    findings = run_tools(sanitizer, tools, indices, timeout=options.timeout or (90.0 if options.quick else 300.0))
     tell(options, f"{table(findings)}\n\n{LIMITS}")
     tell_json(options, report(findings, device_info(0).name))
     return Exit.DONE if all(finding.clean for finding in findings) else Exit.FAILED

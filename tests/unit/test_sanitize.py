@@ -35,11 +35,12 @@ def test_its_progress_is_on_a_terminal_alone(
     monkeypatch.setattr(sanitize, "find", lambda *arguments, **options: iter(found))
     assert sanitize.run_tools("sanitizer", ["memcheck", "racecheck"], [0, 1], timeout=1.0) == found * 2
     told = capsys.readouterr()
-    assert not told.out and told.err == "memcheck b 1x2: 3 errors\nwhere\nracecheck b 1x2: 3 errors\nwhere\n"
+    ends = [f"{tool} b 1x2: 3 errors\nwhere\n" for tool in ("memcheck", "racecheck")]
+    assert not told.out and told.err in ("".join(ends), "".join(ends[::-1]))  # tools run at once
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     sanitize.run_tools("sanitizer", ["memcheck", "racecheck"], [0, 1], timeout=1.0)
     told = capsys.readouterr()
-    assert not told.out and "racecheck: " in told.err and "2/4 verdicts [" in told.err and "ETA 0" in told.err
+    assert not told.out and "/4 verdicts [" in told.err and "ETA 0" in told.err
 
 
 @pytest.mark.parametrize(
