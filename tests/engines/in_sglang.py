@@ -28,7 +28,7 @@ from fp8gemm.lab.bench import engine
 from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Operands, relative_error
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.problem import Grouping, packed_problem
-from tests.engines.sglang_on_cpu import configured
+from tests.engines.sglang_here import ON_GPU, configured
 
 PLUGINS_FIRST = bool(os.environ.get("FP8GEMM_TEST_PLUGINS_FIRST"))
 PRODUCTS = ("fp8_gemm_nt", "m_grouped_fp8_gemm_nt_contiguous", "fp8_m_grouped_gemm_nt_masked")
@@ -233,7 +233,7 @@ def test_experts_of_sglang(layout: str, product: str, asked: list[Any], monkeypa
 
 
 def test_the_benchmark_makes_a_layer_by_sglangs_own_choice(asked: list[Any]) -> None:
-    operands = Operands.random(5, 192, 256, torch.Generator().manual_seed(7))
+    operands = Operands.random(5, 192, 256, torch.Generator("cuda" if ON_GPU else "cpu").manual_seed(7))
     assert relative_error(engine.sglang_layer(operands)(), operands.product()) < MAX_RELATIVE_ERROR
     assert len(asked) == 1
 
@@ -247,8 +247,9 @@ def precompiled(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     monkeypatch.setattr(compile_utils, "_ENABLE_JIT_DEEPGEMM_PRECOMPILE", True)
     monkeypatch.setattr(compile_utils, "_BUILTIN_M_LIST", list(range(1, 301)))
     monkeypatch.setattr(compile_utils, "get_available_gpu_memory", lambda **_: 64)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    if not ON_GPU:
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(compile_utils, "_INITIALIZATION_DICT", {})
     yield asked
 

@@ -1,6 +1,7 @@
-"""vLLM's own tests of DeepGEMM's products, as they are, on a Hopper GPU, with fp8gemm behind ``import deep_gemm``.
+"""vLLM's own tests of DeepGEMM's products, as they are, and SGLang's layers, on a Hopper GPU, with fp8gemm behind
+``import deep_gemm``.
 
-They need vLLM's Python and its compiled parts, which ``make engines ARGS=--compiled`` fetches.
+They need the engines' Python and vLLM's compiled parts, which ``make engines ARGS=--compiled`` fetches.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.children import environment
+from tests.children import ROOT, environment
 from tests.engines import compiled, place, why_not
 
 KERNELS = place("vllm") / "tests" / "kernels"
@@ -38,11 +39,31 @@ def why_no_vllm() -> str:
 def test_vllms_own_tests_pass(name: str, scales: str, tmp_path: Path, say: Callable[[str], None]) -> None:
     if reason := why_no_vllm():
         pytest.skip(reason)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore"]
-    command += ["--noconftest", "-p", "tests.engines.vllm_on_gpu", "-k", FILES[name], str(KERNELS / name)]
-    variables = environment(VLLM_USE_DEEP_GEMM_E8M0=str(int(scales == "powers of two")))
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=3600)
+    words = ["--noconftest", "-p", "tests.engines.vllm_on_gpu", "-k", FILES[name], str(KERNELS / name)]
+    said = last_line(words, tmp_path, VLLM_USE_DEEP_GEMM_E8M0=str(int(scales == "powers of two")))
+    say(f"vLLM's {name}, scales {scales}: {said}")
+    assert re.search(r"[1-9]\d* passed", said), said
+
+
+@pytest.mark.parametrize("first", ["the plugins", "deep_gemm"])
+def test_sglangs_wrapper_layers_and_experts_are_answered_here(
+    first: str, tmp_path: Path, say: Callable[[str], None]
+) -> None:
+    """Those of `tests.unit.test_in_engines`, with kernels."""
+    if reason := why_not("sglang"):
+        pytest.skip(reason)
+    changes = {"FP8GEMM_ENGINES": "1", "FP8GEMM_TEST_PLUGINS_FIRST": "1" if first == "the plugins" else ""}
+    words = ["-p", "tests.engines.sglang_here", str(ROOT / "tests" / "engines" / "in_sglang.py")]
+    said = last_line(words, tmp_path, FP8GEMM_TEST_ON_GPU="1", **changes)
+    say(f"in SGLang, {first} first: {said}")
+    assert re.match("20 passed", said) and "skipped" not in said, said
+
+
+def last_line(words: list[str], directory: Path, **changes: str) -> str:
+    """The end of what a run of pytest said, in which nothing failed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore", *words]
+    variables = environment(**changes)
+    done = subprocess.run(command, cwd=directory, env=variables, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, last = done.stdout.strip().splitlines()
-    say(f"vLLM's {name}, scales {scales}: {last.strip('= ')}")
-    assert re.search(r"[1-9]\d* passed", last), last
+    return last.strip("= ")

@@ -69,5 +69,5 @@ def test_vllms_tests_of_experts_pass() -> None:
 def test_sglangs_wrapper_layers_and_experts_are_answered_here(first: str) -> None:
     """Whichever is imported first: SGLang's main process loads plugins first, its schedulers import all else before."""
     changes = {"FP8GEMM_ENGINES": "1", "FP8GEMM_TEST_PLUGINS_FIRST": "1" if first == "the plugins" else ""}
-    found = run("sglang", "sglang_on_cpu", "tests/engines/in_sglang.py", **changes)
+    found = run("sglang", "sglang_here", "tests/engines/in_sglang.py", **changes)
     assert found["passed"] == 20 and "skipped" not in found

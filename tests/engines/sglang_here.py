@@ -1,8 +1,10 @@
-"""SGLang in this process, on a CPU that it takes for a Hopper GPU, with fp8gemm's reference for kernels.
+"""SGLang in this process, on a CPU that it takes for a Hopper GPU, with fp8gemm's reference for kernels; or, with
+FP8GEMM_TEST_ON_GPU=1, on the GPU that is there.
 
-A plugin of pytest (``-p tests.engines.sglang_on_cpu``), or imported before anything of SGLang. SGLang's own are its
+A plugin of pytest (``-p tests.engines.sglang_here``), or imported before anything of SGLang. SGLang's own are its
 plugins, its layers, its choice among functions, its wrapper of DeepGEMM, its runner of experts. What stands in is all
-below, and in `tests.engines.sglangs_compiled`; its Triton kernels are interpreted.
+below, and in `tests.engines.sglangs_compiled`: on a GPU too, unless tvm_ffi is there, by which SGLang compiles. On a
+CPU its Triton kernels are interpreted.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any
 
 import tomllib
 
-os.environ["TRITON_INTERPRET"] = "1"
+ON_GPU = os.environ.get("FP8GEMM_TEST_ON_GPU") == "1"
+if not ON_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
 os.environ["SGLANG_JIT_DEEPGEMM_PRECOMPILE"] = "0"
 scratch = tempfile.TemporaryDirectory()  # until the process ends
 os.environ["SGLANG_CACHE_DIR"] = os.path.join(scratch.name, "cache")
@@ -103,7 +107,8 @@ sys.path.append(str(packages()))
 stand_ins = StandIns(PACKAGES, set())
 stand_ins.install()
 sys.modules["sgl_kernel.scalar_type"] = None  # type: ignore[assignment]  # SGLang has values for where it is not
-say_hopper()
+if not ON_GPU:
+    say_hopper()
 
 import sglang.kernels.jit.utils as jit  # noqa: E402
 import sglang.srt.utils.common as common  # noqa: E402
@@ -116,9 +121,11 @@ class OnCpu(torch.library.Library):
         super().impl(op_name, fn, "CPU" if dispatch_key == "CUDA" else dispatch_key, **options)
 
 
-common.sglang_lib = OnCpu("sglang", "FRAGMENT")  # noqa: TOR901
-jit.load_jit = compiled
-jit.get_jit_cuda_arch = lambda: SimpleNamespace(major=9, minor=0, suffix="a")
+if not ON_GPU:
+    common.sglang_lib = OnCpu("sglang", "FRAGMENT")  # noqa: TOR901
+    jit.get_jit_cuda_arch = lambda: SimpleNamespace(major=9, minor=0, suffix="a")
+if not ON_GPU or "tvm_ffi" in stand_ins.used:
+    jit.load_jit = compiled
 
 from sglang.srt.plugins import load_plugins  # noqa: E402
 
@@ -132,11 +139,14 @@ from sglang.kernels.ops.moe import ep_moe_kernels  # noqa: E402
 from sglang.srt.layers.moe.utils import initialize_moe_config  # noqa: E402
 from sglang.srt.runtime_context import get_context, get_parallel  # noqa: E402
 
-from tests.engines import triton_on_cpu  # noqa: E402
-
 load_plugins()
-triton_on_cpu.extend(ep_moe_kernels)
-redirect()
+if ON_GPU:
+    torch.set_default_device("cuda")
+else:
+    from tests.engines import triton_on_cpu
+
+    triton_on_cpu.extend(ep_moe_kernels)
+    redirect()
 
 
 @contextmanager
