@@ -96,7 +96,7 @@ class _CudaMemory(Memory):
             own if rank == self.rank else self._handle.get_buffer(rank, (size,), torch.uint8)
             for rank in range(self.ranks)
         ]
-        self._side, self._last = torch.cuda.Stream(device), current_stream(device.index)
+        self._side, self._last = torch.cuda.Stream(device), torch.cuda.current_stream(device)
 
     def part(self, rank: int, start: int, size: int) -> Tensor:
         return self._parts[rank][start : start + size]
@@ -129,12 +129,10 @@ class _CudaMemory(Memory):
         NOTE: not while a graph is captured, which nothing outside can be waited for in: who replays graphs does so in
         the order of other calls, as for collectives of one group.
         """
-        stream = current_stream(self._device.index)
-        if stream != self._last:
+        if current_stream(self._device.index) != self._last.cuda_stream:
+            before, self._last = self._last, torch.cuda.current_stream(self._device)
             if not torch.cuda.is_current_stream_capturing():
-                before = torch.cuda.ExternalStream(self._last, device=self._device)
-                torch.cuda.current_stream(self._device).wait_stream(before)
-            self._last = stream
+                self._last.wait_stream(before)
 
 
 _lock = threading.Lock()
