@@ -111,8 +111,8 @@ def product_scattered(
         wait()
     memory.barrier()  # rule 2: all have sent all; and so this rank has what it sums
     parts = memory.at(rank, (ranks, of_rank, n), dtype)
-    # NOTE: of two, the same bits in less time than a reduction takes.
-    return torch.add(*parts) if ranks == 2 else parts.sum(0)
+    # NOTE: of two, the same bits in less time than a reduction takes; and a dtype, because autocast would choose one.
+    return torch.add(*parts) if ranks == 2 else parts.sum(0, dtype=dtype)
 
 
 def _pieces(rows: int) -> Iterator[tuple[int, int]]:

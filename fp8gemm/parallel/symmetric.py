@@ -160,7 +160,7 @@ def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | 
         if wanted not in of_group:
             if is_capturing(device):
                 return None
-            of_group[wanted] = opened(group, device, wanted)
+            of_group[wanted] = _opened_for_all(group, device, wanted)
         return of_group[wanted]
 
 
@@ -182,6 +182,12 @@ def opened(group: ProcessGroup, device: torch.device, size: int) -> Memory:
     return _CudaMemory(group, device, size)
 
 
+def _opened_for_all(group: ProcessGroup, device: torch.device, size: int) -> Memory:
+    """`opened`, for calls of any mode: what is made in inference mode could not be written in another."""
+    with torch.inference_mode(False):
+        return opened(group, device, size)
+
+
 def is_capturing(device: torch.device) -> bool:
     """Whether a CUDA graph is being captured on the current stream."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -197,7 +203,7 @@ def found_out(group: ProcessGroup, device: torch.device) -> str:
             return said
         tried = ""
         try:
-            memory = opened(group, device, LEAST_BYTES)
+            memory = _opened_for_all(group, device, LEAST_BYTES)
         except (RuntimeError, ImportError, AttributeError) as error:
             tried = f"torch's symmetric memory failed: {str(error).splitlines()[0] if str(error) else error!r}"
         if not (said := _first_of(group, tried)):
