@@ -205,7 +205,7 @@ def found_out(group: ProcessGroup, device: torch.device) -> str:
         try:
             memory = _opened_for_all(group, device, LEAST_BYTES)
         except (RuntimeError, ImportError, AttributeError) as error:
-            tried = f"torch's symmetric memory failed: {str(error).splitlines()[0] if str(error) else error!r}"
+            tried = f"torch's symmetric memory failed: {(str(error) or repr(error)).splitlines()[0]}"
         if not (said := _first_of(group, tried)):
             with _lock:
                 _memories.setdefault(group, {})[LEAST_BYTES] = memory
