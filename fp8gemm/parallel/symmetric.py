@@ -26,11 +26,13 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from fp8gemm.driver.current import current_stream
+from fp8gemm.products.calls import Recent
 
 LEAST_BYTES = 4 << 20
 """Of a workspace; what decode sums fits in one."""
 ONE_SHOT_BYTES = 256 << 10
 """Up to which each rank sums all of a tensor, where it would send more than by a part for each; to be measured."""
+_VIEWS = 256
 _TIMEOUT_MS = 600_000
 """After which a rank that waits for another gives up: what torch.distributed has for NCCL."""
 
@@ -42,8 +44,9 @@ class Memory(ABC):
         rank, ranks: of this process in the group, and how many there are.
     """
 
-    rank: int
-    ranks: int
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self._views: Recent[Tensor] = Recent(_VIEWS)
 
     @abstractmethod
     def part(self, rank: int, start: int, size: int) -> Tensor:
@@ -78,7 +81,13 @@ class Memory(ABC):
 
     def at(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, start: int = 0) -> Tensor:
         """A contiguous tensor of ``rank``'s memory, ``start`` bytes from where that begins."""
-        return self.part(rank, start, math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+        place = rank, shape, dtype, start
+        found = self._views.get(place)
+        if found is None:
+            with torch.inference_mode(False):  # what is viewed in inference mode could not be written in another
+                found = self.part(rank, start, math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+            self._views.keep(place, found)
+        return found
 
 
 class _CudaMemory(Memory):
@@ -87,7 +96,7 @@ class _CudaMemory(Memory):
     def __init__(self, group: ProcessGroup, device: torch.device, size: int) -> None:
         from torch.distributed import _symmetric_memory as symmetric  # here, because torch may have none
 
-        self.rank, self.ranks = group.rank(), group.size()
+        super().__init__(group.rank(), group.size())
         self._device, self._name = device, group.group_name
         own = symmetric.empty(size, dtype=torch.uint8, device=device)
         self._handle = symmetric.rendezvous(own, self._name)
@@ -183,7 +192,7 @@ def opened(group: ProcessGroup, device: torch.device, size: int) -> Memory:
 
 
 def _opened_for_all(group: ProcessGroup, device: torch.device, size: int) -> Memory:
-    """`opened`, for calls of any mode: what is made in inference mode could not be written in another."""
+    """`opened`, for calls of any mode, as views are."""
     with torch.inference_mode(False):
         return opened(group, device, size)
 

@@ -30,7 +30,8 @@ class SharedMemory(Memory):
     """Of processes of one machine; all ranks make it at once."""
 
     def __init__(self, group: ProcessGroup, size: int, path: Path, used: list[str]) -> None:
-        self.rank, self.ranks, self._group, self._used = group.rank(), group.size(), group, used
+        super().__init__(group.rank(), group.size())
+        self._group, self._used = group, used
         self._random = random.Random(self.rank)
         with (path.parent / f"{path.name}.{self.rank}").open("wb") as own:
             own.truncate(size)
