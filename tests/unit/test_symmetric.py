@@ -206,6 +206,7 @@ def test_sums_are_new_tensors_of_the_kernel_for_their_size(
 ) -> None:
     memory: Any = symmetric.memory_of(group, DEVICE, 100)
     memory.ranks, asked = ranks, []
+    x = memory.at(1, (rows, 64), torch.bfloat16)
 
     def operator(name: str) -> Any:
         return lambda x, kind, group_name, out: asked.append((name, x, kind, group_name, out))
@@ -215,7 +216,6 @@ def test_sums_are_new_tensors_of_the_kernel_for_their_size(
     monkeypatch.setattr(
         symmetric, "torch", SimpleNamespace(ops=SimpleNamespace(symm_mem=ops), empty_like=torch.empty_like)
     )
-    x = memory.at(1, (rows, 64), torch.bfloat16)
     out = memory.summed(x)
     assert [name for name, *_ in asked] == [kernel]
     assert asked[0][1] is x and x.storage_offset() == 0 and asked[0][2:4] == ("sum", "tp") and asked[0][4] is out
