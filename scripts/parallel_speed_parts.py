@@ -162,8 +162,9 @@ def _scatter(part: Part, name: str, plain: Any, shared: Any, codes: tuple[Tensor
 
 
 def _sums(part: Part, name: str, x: Tensor) -> None:
+    """As parts of graphs. What is summed in place grows up to Inf, which takes as long."""
     world, group = part.world, part.world.mesh.get_group()
-    found = world.figures({"nccl": partial(bound, dist.all_reduce, x)}, world.graph_us)
+    found = world.figures({"nccl": partial(bound, dist.all_reduce, x.clone())}, world.graph_us)
     memory = None if world.tiny else symmetric.memory_of(group, world.device, x.nbytes)
     if memory is not None:
         mine = memory.at(world.number, tuple(x.shape), x.dtype)
@@ -240,7 +241,7 @@ def host(part: Part) -> None:
         "not_divided": lambda: bound(layer(size, size), x),
         "colwise": lambda: bound(layer(wide, size, ColwiseParallel()), x),
         "rowwise": lambda: bound(layer(size, wide, RowwiseParallel(overlap=False)), x),
-        "all_reduce": lambda: bound(dist.all_reduce, x),
+        "all_reduce": lambda: bound(dist.all_reduce, x.clone()),
     }
     if not world.tiny:
         makes["rowwise_overlapped"] = lambda: bound(layer(size, wide, RowwiseParallel(overlap=True)), x)
