@@ -70,6 +70,7 @@ class Played:
             "current_stream": lambda device: self.current,
             "Stream": lambda device: Stream(self),
             "stream": self._stream,
+            "synchronize": lambda device: self.did.append(("wait for all", device)),
         }
         for name, value in cuda.items():
             patch.setattr(torch.cuda, name, value)
@@ -77,7 +78,7 @@ class Played:
         patch.setattr(symmetric.socket, "gethostname", lambda: "host")
         patch.setattr(symmetric.dist, "all_gather_object", self._told)
         patch.setattr(_symmetric_memory, "empty", self._empty)
-        patch.setattr(_symmetric_memory, "rendezvous", lambda own, name: Handle(self, own))
+        patch.setattr(_symmetric_memory, "rendezvous", self._rendezvous)
 
     @staticmethod
     def _index(device: Any) -> int:
@@ -89,6 +90,10 @@ class Played:
             raise RuntimeError(self.fails)
         self.did.append(("empty", size))
         return torch.zeros(size, dtype=dtype)
+
+    def _rendezvous(self, own: torch.Tensor, name: str) -> Handle:
+        self.did.append(("rendezvous", name))
+        return Handle(self, own)
 
     def _told(self, found: list[Any], mine: Any, group: ProcessGroup) -> None:
         self.did.append(("told", mine))
@@ -125,10 +130,12 @@ def group() -> Iterator[Any]:
 def test_what_is_found_out_once_is_known(played: Played, group: Any) -> None:
     memory = symmetric.memory_of(group, DEVICE, 100)
     assert memory is not None and (memory.rank, memory.ranks) == (1, 2)
-    assert played.did == [("told", ("host", "GPU-b")), ("told", ("", "")), ("empty", LEAST_BYTES), ("told", ("", ""))]
-    assert symmetric.memory_of(group, DEVICE, LEAST_BYTES) is memory and len(played.did) == 4
+    # Nobody meets before the signals of barriers are cleared.
+    made = [("empty", LEAST_BYTES), ("wait for all", DEVICE), ("rendezvous", "tp")]
+    assert played.did == [("told", ("host", "GPU-b")), ("told", ("", "")), *made, ("told", ("", ""))]
+    assert symmetric.memory_of(group, DEVICE, LEAST_BYTES) is memory and len(played.did) == 6
     larger = symmetric.memory_of(group, DEVICE, LEAST_BYTES + 1)
-    assert larger is not memory and played.did[4:] == [("empty", 2 * LEAST_BYTES)]
+    assert larger is not memory and played.did[6:] == [("empty", 2 * LEAST_BYTES), *made[1:]]
 
 
 @pytest.mark.parametrize(
