@@ -138,13 +138,12 @@ class _CudaMemory(Memory):
     def enter(self) -> None:
         """A call on another stream than the one before comes behind that.
 
-        NOTE: not while a graph is captured, which nothing outside can be waited for in: who replays graphs does so in
-        the order of other calls, as for collectives of one group.
+        NOTE: not while a graph is captured, which nothing outside can be waited for in, and which is not to be waited
+        for: who replays graphs does so in the order of other calls, as for collectives of one group.
         """
-        if current_stream(self._device.index) != self._last.cuda_stream:
+        if current_stream(self._device.index) != self._last.cuda_stream and not is_capturing(self._device):
             before, self._last = self._last, torch.cuda.current_stream(self._device)
-            if not torch.cuda.is_current_stream_capturing():
-                self._last.wait_stream(before)
+            self._last.wait_stream(before)
 
 
 _lock = threading.Lock()
