@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from fp8gemm.driver.current import current_stream
+from fp8gemm.driver.current import current_stream, on_device
 from fp8gemm.products.calls import Recent
 
 LEAST_BYTES = 4 << 20
@@ -129,10 +129,11 @@ class _CudaMemory(Memory):
         # another's. They add in the order of ranks, on each rank.
         out = torch.empty_like(x)
         ops = torch.ops.symm_mem
-        if x.nbytes <= ONE_SHOT_BYTES or self.ranks not in (2, 4, 8):  # numbers of ranks that the other is made for
-            ops.one_shot_all_reduce_out(x, "sum", self._name, out)
-        else:
-            ops.two_shot_all_reduce_out(x, "sum", self._name, out)
+        with on_device(self._device.index):  # to whose stream these operators go, wherever x is
+            if x.nbytes <= ONE_SHOT_BYTES or self.ranks not in (2, 4, 8):  # numbers of ranks that the other is made for
+                ops.one_shot_all_reduce_out(x, "sum", self._name, out)
+            else:
+                ops.two_shot_all_reduce_out(x, "sum", self._name, out)
         return out
 
     def enter(self) -> None:

@@ -75,6 +75,7 @@ class Played:
         for name, value in cuda.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(symmetric, "current_stream", lambda index: self.current.cuda_stream)
+        patch.setattr(symmetric, "on_device", self._on_device)
         patch.setattr(symmetric.socket, "gethostname", lambda: "host")
         patch.setattr(symmetric.dist, "all_gather_object", self._told)
         patch.setattr(_symmetric_memory, "empty", self._empty)
@@ -90,6 +91,12 @@ class Played:
             raise RuntimeError(self.fails)
         self.did.append(("empty", size))
         return torch.zeros(size, dtype=dtype)
+
+    @contextlib.contextmanager
+    def _on_device(self, index: int) -> Iterator[None]:
+        self.did.append(("on GPU", index))
+        yield
+        self.did.append(("off GPU", index))
 
     def _rendezvous(self, own: torch.Tensor, name: str) -> Handle:
         self.did.append(("rendezvous", name))
@@ -216,7 +223,11 @@ def test_sums_are_new_tensors_of_the_kernel_for_their_size(
     x = memory.at(1, (rows, 64), torch.bfloat16)
 
     def operator(name: str) -> Any:
-        return lambda x, kind, group_name, out: asked.append((name, x, kind, group_name, out))
+        def sums(x: torch.Tensor, kind: str, group_name: str, out: torch.Tensor) -> None:
+            assert played.did[-1] == ("on GPU", DEVICE.index)
+            asked.append((name, x, kind, group_name, out))
+
+        return sums
 
     names = ("one_shot", "two_shot")
     ops = SimpleNamespace(**{f"{name}_all_reduce_out": operator(name) for name in names})
