@@ -99,8 +99,8 @@ class _CudaMemory(Memory):
         super().__init__(group.rank(), group.size())
         self._device, self._name = device, group.group_name
         own = symmetric.empty(size, dtype=torch.uint8, device=device)
-        # NOTE: what clears the memory, and so the signals of barriers, is only queued by torch 2.11. Another rank that was
-        # ready earlier would signal before that, and its signal would be lost.
+        # NOTE: what clears the memory, and so the signals of barriers, is only queued by torch 2.11. Another rank that
+        # was ready earlier would signal before that, and its signal would be lost.
         torch.cuda.synchronize(device)
         self._handle = symmetric.rendezvous(own, self._name)
         # NOTE: its own part is the tensor itself, by whose storage torch's operators know it.
