@@ -191,7 +191,9 @@ class RowwiseLinear(ParallelLinear):
             def multiply(first: int, end: int, out: Tensor) -> None:
                 self._plan(rows[first:end], *terms, out)
 
-            total = summed_beside(self._layouts, x.shape[:-1], self.out_features, x.dtype, x.device, multiply)
+            # NOTE: where the weight is, because x may not be checked yet.
+            device = terms[0].device
+            total = summed_beside(self._layouts, x.shape[:-1], self.out_features, x.dtype, device, multiply)
             if total is not None:
                 return total
         return self._placed(self._product(x, *terms))

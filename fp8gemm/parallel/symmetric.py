@@ -178,6 +178,8 @@ def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | 
 
 def refusal(group: ProcessGroup, device: torch.device) -> str:
     """Why ranks of a group cannot reach each other's memory, "" if they can. The first call is a collective."""
+    if device.type != "cuda" or not torch.cuda.is_available():  # not remembered: others may be on GPUs
+        return f"its ranks are on {device.type}, and symmetric memory is one of GPUs"
     found = _refusals.get(group)
     if found is not None:
         return found
@@ -207,8 +209,6 @@ def is_capturing(device: torch.device) -> bool:
 
 def found_out(group: ProcessGroup, device: torch.device) -> str:
     """`refusal`, by asking all ranks and by trying: the same answer on each, so that none waits for others alone."""
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return f"its ranks are on {device.type}, and symmetric memory is one of GPUs"
     with torch.cuda.device(device):
         here = socket.gethostname(), str(torch.cuda.get_device_properties(device).uuid)
         if said := _first_of(group, _unreachable(_told(group, here), here, device)):

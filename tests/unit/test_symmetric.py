@@ -170,6 +170,12 @@ def test_ranks_that_do_not_reach_each_other(
     assert symmetric.memory_of(group, DEVICE, 100) is None and len(played.did) == asked
 
 
+def test_tensors_on_no_gpu_say_nothing_of_those_that_are(played: Played, group: Any) -> None:
+    assert "on cpu" in symmetric.refusal(group, torch.device("cpu")) and played.did == []
+    assert symmetric.memory_of(group, torch.device("cpu"), 100) is None
+    assert symmetric.memory_of(group, DEVICE, 100) is not None
+
+
 def test_nothing_is_asked_or_made_while_a_graph_is_captured(played: Played, group: Any) -> None:
     played.capturing = True
     assert symmetric.memory_of(group, DEVICE, 100) is None and played.did == []
