@@ -165,8 +165,8 @@ def _sums(part: Part, name: str, x: Tensor) -> None:
     """As parts of graphs. What is summed in place grows up to Inf, which takes as long."""
     world, group = part.world, part.world.mesh.get_group()
     found = world.figures({"nccl": partial(bound, dist.all_reduce, x.clone())}, world.graph_us)
-    memory = None if world.tiny else symmetric.memory_of(group, world.device, x.nbytes)
-    if memory is not None:
+    memory = symmetric.memory_of(group, world.device, x.nbytes)
+    if isinstance(memory, symmetric.Memory):
         mine = memory.at(world.number, tuple(x.shape), x.dtype)
         mine.copy_(x)
 

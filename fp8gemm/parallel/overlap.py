@@ -78,11 +78,12 @@ def _memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool
     """
     if layouts.overlap is None and (unfit or not wins):
         return None
-    group = layouts.mesh.get_group()
-    memory = None if unfit else symmetric.memory_of(group, device, size)
-    if memory is None and layouts.overlap:
-        raise _refused(unfit or symmetric.refusal(group, device) or "no call of its size was made before a CUDA graph")
-    return memory
+    found = unfit or symmetric.memory_of(layouts.mesh.get_group(), device, size)
+    if isinstance(found, Memory):
+        return found
+    if layouts.overlap:
+        raise _refused(found)
+    return None
 
 
 def _refused(why: str) -> InputError:

@@ -18,6 +18,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
@@ -150,29 +151,30 @@ class _CudaMemory(Memory):
 _lock = threading.Lock()
 _refusals: WeakKeyDictionary[ProcessGroup, str] = WeakKeyDictionary()
 """Why not, by group; "" where ranks reach each other."""
-_memories: WeakKeyDictionary[ProcessGroup, dict[int, Memory]] = WeakKeyDictionary()
-"""By group and size. They are kept: graphs that were captured have their addresses."""
+_memories: WeakKeyDictionary[ProcessGroup, dict[int, Memory | str]] = WeakKeyDictionary()
+"""By group and size; in words where there was none to be had. They are kept: graphs that were captured have their
+addresses."""
 
 
-def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | None:
-    """A workspace of the group, of at least so many bytes; None where there can be none, or not while capturing.
+def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | str:
+    """A workspace of the group, of at least so many bytes; in words why there is none, which all ranks get alike.
 
     All layers share it. It is as large as the next power of two, and stays when a larger one is made, so that together
     they take less than four times what the largest call needs. Its first call for a size is a collective.
     """
     wanted = max(LEAST_BYTES, 1 << (size - 1).bit_length())
     found = _memories.get(group, {}).get(wanted)
-    if found is not None:
+    if isinstance(found, Memory):
         found.enter()
         return found
-    if refusal(group, device):
-        return None
+    if why := found or refusal(group, device):
+        return why
     with _lock:
         of_group = _memories.setdefault(group, {})
         if wanted not in of_group:
             if is_capturing(device):
-                return None
-            of_group[wanted] = _opened_for_all(group, device, wanted)
+                return "no call of its size was made before a CUDA graph was captured"
+            of_group[wanted] = _tried(group, device, wanted)
         return of_group[wanted]
 
 
@@ -213,15 +215,23 @@ def found_out(group: ProcessGroup, device: torch.device) -> str:
         here = socket.gethostname(), str(torch.cuda.get_device_properties(device).uuid)
         if said := _first_of(group, _unreachable(_told(group, here), here, device)):
             return said
-        tried = ""
+    tried = _tried(group, device, LEAST_BYTES)
+    if isinstance(tried, str):
+        return tried
+    with _lock:
+        _memories.setdefault(group, {})[LEAST_BYTES] = tried
+    return ""
+
+
+def _tried(group: ProcessGroup, device: torch.device, size: int) -> Memory | str:
+    """New memory, or what failed on any rank: by what it has left, each could fail by itself."""
+    failed = ""
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         try:
-            memory = _opened_for_all(group, device, LEAST_BYTES)
+            memory = _opened_for_all(group, device, size)
         except (RuntimeError, ImportError, AttributeError) as error:
-            tried = f"torch's symmetric memory failed: {(str(error) or repr(error)).splitlines()[0]}"
-        if not (said := _first_of(group, tried)):
-            with _lock:
-                _memories.setdefault(group, {})[LEAST_BYTES] = memory
-        return said
+            failed = f"torch's symmetric memory failed: {(str(error) or repr(error)).splitlines()[0]}"
+        return _first_of(group, failed) or memory
 
 
 def _unreachable(all_ranks: list[tuple[str, str]], here: tuple[str, str], device: torch.device) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -136,13 +137,17 @@ def group() -> Iterator[Any]:
 
 def test_what_is_found_out_once_is_known(played: Played, group: Any) -> None:
     memory = symmetric.memory_of(group, DEVICE, 100)
-    assert memory is not None and (memory.rank, memory.ranks) == (1, 2)
+    assert isinstance(memory, symmetric.Memory) and (memory.rank, memory.ranks) == (1, 2)
     # Nobody meets before the signals of barriers are cleared.
     made = [("empty", LEAST_BYTES), ("wait for all", DEVICE), ("rendezvous", "tp")]
     assert played.did == [("told", ("host", "GPU-b")), ("told", ("", "")), *made, ("told", ("", ""))]
     assert symmetric.memory_of(group, DEVICE, LEAST_BYTES) is memory and len(played.did) == 6
     larger = symmetric.memory_of(group, DEVICE, LEAST_BYTES + 1)
-    assert larger is not memory and played.did[6:] == [("empty", 2 * LEAST_BYTES), *made[1:]]
+    assert larger is not memory and played.did[6:] == [
+        ("empty", 2 * LEAST_BYTES),
+        *made[1:],
+        ("told", ("", "")),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -163,28 +168,38 @@ def test_ranks_that_do_not_reach_each_other(
     played.others = others
     for name, value in changes.items():
         setattr(played, name, value)
-    assert symmetric.memory_of(group, DEVICE, 100) is None
-    with pytest.raises(AssertionError, match=why):
-        raise AssertionError(symmetric.refusal(group, DEVICE))
+    said = symmetric.memory_of(group, DEVICE, 100)
+    assert isinstance(said, str) and re.search(why, said) and said == symmetric.refusal(group, DEVICE)
     asked = len(played.did)
-    assert symmetric.memory_of(group, DEVICE, 100) is None and len(played.did) == asked
+    assert symmetric.memory_of(group, DEVICE, 100) == said and len(played.did) == asked
+
+
+@pytest.mark.parametrize(("here", "there"), [("out of memory", ""), ("", "out of memory")])
+def test_a_workspace_that_one_rank_cannot_have_none_has(here: str, there: str, played: Played, group: Any) -> None:
+    least = symmetric.memory_of(group, DEVICE, 100)
+    played.fails, played.others = here, [(there, "")]
+    said = symmetric.memory_of(group, DEVICE, LEAST_BYTES + 1)
+    assert isinstance(said, str) and "out of memory" in said
+    played.fails, asked = "", len(played.did)
+    assert symmetric.memory_of(group, DEVICE, LEAST_BYTES + 1) == said and len(played.did) == asked
+    assert symmetric.memory_of(group, DEVICE, 100) is least and symmetric.refusal(group, DEVICE) == ""
 
 
 def test_tensors_on_no_gpu_say_nothing_of_those_that_are(played: Played, group: Any) -> None:
     assert "on cpu" in symmetric.refusal(group, torch.device("cpu")) and played.did == []
-    assert symmetric.memory_of(group, torch.device("cpu"), 100) is None
-    assert symmetric.memory_of(group, DEVICE, 100) is not None
+    assert "on cpu" in str(symmetric.memory_of(group, torch.device("cpu"), 100))
+    assert isinstance(symmetric.memory_of(group, DEVICE, 100), symmetric.Memory)
 
 
 def test_nothing_is_asked_or_made_while_a_graph_is_captured(played: Played, group: Any) -> None:
     played.capturing = True
-    assert symmetric.memory_of(group, DEVICE, 100) is None and played.did == []
+    assert isinstance(symmetric.memory_of(group, DEVICE, 100), str) and played.did == []
     assert "before a CUDA graph" in symmetric.refusal(group, DEVICE)
     played.capturing = False
     memory = symmetric.memory_of(group, DEVICE, 100)
     played.capturing, done = True, len(played.did)
     assert symmetric.memory_of(group, DEVICE, 100) is memory
-    assert symmetric.memory_of(group, DEVICE, 2 * LEAST_BYTES) is None and len(played.did) == done
+    assert "before a CUDA graph" in str(symmetric.memory_of(group, DEVICE, 2 * LEAST_BYTES)) and len(played.did) == done
 
 
 def test_copies_are_behind_what_was_launched_and_beside_what_follows(played: Played, group: Any) -> None:
