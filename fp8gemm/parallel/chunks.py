@@ -82,7 +82,7 @@ def product_scattered(
 ) -> Tensor:
     """This rank's rows of the sum of all ranks' products, each part sent to the rank whose it is when it is computed.
 
-    Parts are rounded to the dtype, and added in float32 in the order of ranks, whichever comes first.
+    Parts are rounded to the dtype, and added in float32, always in the same order, whichever comes first.
 
     Args:
         memory: of as many bytes of each rank as a product has.

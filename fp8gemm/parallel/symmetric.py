@@ -35,7 +35,8 @@ ONE_SHOT_BYTES = 256 << 10
 """Up to which each rank sums all of a tensor, where it would send more than by a part for each; to be measured."""
 _VIEWS = 256
 _TIMEOUT_MS = 600_000
-"""After which a rank that waits for another gives up: what torch.distributed has for NCCL."""
+"""After which a rank that waits for another at a `Memory.barrier` gives up: what torch.distributed has for NCCL. The
+kernels of `Memory.summed` never do."""
 
 
 class Memory(ABC):
