@@ -251,8 +251,8 @@ def host(part: Part) -> None:
 SECTIONS: dict[str, Callable[[Part], None]] = {
     "prefill": prefill,
     "decode": decode,
-    "limits": limits,
     "gathers": gathers,
     "experts": experts,
     "host": host,
+    "limits": limits,  # the longest
 }

@@ -43,7 +43,7 @@ def test_a_dry_run_goes_through_all_sections(tmp_path: Path) -> None:
         (
             ("--sections", "prefill,lunch"),
             2,
-            "expected some of prefill,decode,limits,gathers,experts,host, got 'lunch'",
+            "expected some of prefill,decode,gathers,experts,host,limits, got 'lunch'",
         ),
         (("--rounds", "0"), 2, "rounds"),
     ],
