@@ -199,12 +199,6 @@ def opened(group: ProcessGroup, device: torch.device, size: int) -> Memory:
     return _CudaMemory(group, device, size)
 
 
-def _opened_for_all(group: ProcessGroup, device: torch.device, size: int) -> Memory:
-    """`opened`, for calls of any mode, as views are."""
-    with torch.inference_mode(False):
-        return opened(group, device, size)
-
-
 def is_capturing(device: torch.device) -> bool:
     """Whether a CUDA graph is being captured on the current stream."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -229,7 +223,8 @@ def _tried(group: ProcessGroup, device: torch.device, size: int) -> Memory | str
     failed = ""
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         try:
-            memory = _opened_for_all(group, device, size)
+            with torch.inference_mode(False):  # for calls of any mode, as views are
+                memory = opened(group, device, size)
         except (RuntimeError, ImportError, AttributeError) as error:
             failed = f"torch's symmetric memory failed: {(str(error) or repr(error)).splitlines()[0]}"
         return _first_of(group, failed) or memory
