@@ -5,6 +5,7 @@ How they keep the two rules of `fp8gemm.parallel.symmetric` is said at each barr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import torch
@@ -23,7 +24,7 @@ PIECES = 1
 def product_of_gathered(
     memory: Memory, x: Tensor, n: int, multiply: Callable[[Tensor, Tensor, Tensor], None]
 ) -> Tensor:
-    """The product of all ranks' rows, each rank's multiplied when they are there; bits as if they were gathered before.
+    """The product of all ranks' rows, each rank's multiplied when they are there.
 
     Args:
         memory: of `quantized_bytes` of each rank.
@@ -46,14 +47,25 @@ def product_of_gathered(
     peers = [(memory.rank + step) % memory.ranks for step in range(1, memory.ranks)]
     # Memory of this stream's order, which is behind all waits before it is given back.
     came = [torch.empty_like(mine) for _ in peers]
-    waits = [memory.copied(here, memory.part(peer, 0, size)) for here, peer in zip(came, peers, strict=True)]
-    multiply(*_unpacked(mine, rows, k), chunks[memory.rank])
-    for peer, here, wait in zip(peers, came, waits, strict=True):
-        wait()
-        if peer == peers[-1]:
-            # Rule 2: all have copied all they need. Ahead of the last product, behind which ranks need not meet.
+    rest = deque(
+        (peer, here, memory.copied(here, memory.part(peer, 0, size))) for peer, here in zip(peers, came, strict=True)
+    )
+    try:
+        multiply(*_unpacked(mine, rows, k), chunks[memory.rank])
+        while rest:
+            peer, here, wait = rest.popleft()
+            wait()
+            if not rest:
+                # Rule 2: all have copied all they need. Ahead of the last product, behind which ranks need not meet.
+                memory.barrier()
+            multiply(*_unpacked(here, rows, k), chunks[peer])
+    except BaseException:
+        # Others have this rank's rows and go on: it stays in step, and what is copied into is given back behind that.
+        for _, _, wait in rest:
+            wait()
+        if rest:
             memory.barrier()
-        multiply(*_unpacked(here, rows, k), chunks[peer])
+        raise
     return out
 
 
@@ -99,17 +111,21 @@ def product_scattered(
     # Rule 1: all have summed, in the order of their streams, what calls before this one brought them.
     memory.barrier()
     sent = []  # kept until copies have been waited for: no other tensor of this stream may have that memory before
-    for owner in ((rank + step) % ranks for step in range(1, ranks)):
-        for first, end in _pieces(of_rank):
-            piece = torch.empty((end - first, n), dtype=dtype, device=device)
-            multiply(owner * of_rank + first, owner * of_rank + end, piece)
-            there = memory.at(owner, (end - first, n), dtype, (rank * of_rank + first) * row_bytes)
-            sent.append((piece, memory.copied(there, piece)))
-    first = rank * of_rank
-    multiply(first, first + of_rank, memory.at(rank, (of_rank, n), dtype, first * row_bytes))
-    for _, wait in sent:
-        wait()
-    memory.barrier()  # rule 2: all have sent all; and so this rank has what it sums
+    try:
+        for owner in ((rank + step) % ranks for step in range(1, ranks)):
+            for first, end in _pieces(of_rank):
+                piece = torch.empty((end - first, n), dtype=dtype, device=device)
+                multiply(owner * of_rank + first, owner * of_rank + end, piece)
+                there = memory.at(owner, (end - first, n), dtype, (rank * of_rank + first) * row_bytes)
+                sent.append((piece, memory.copied(there, piece)))
+        first = rank * of_rank
+        multiply(first, first + of_rank, memory.at(rank, (of_rank, n), dtype, first * row_bytes))
+    finally:
+        for _, wait in sent:
+            wait()
+    # Rule 2: all have sent all; and so this rank has what it sums. One that fails above does not come here, and others
+    # do not sum without its parts: they wait for it, as in a collective.
+    memory.barrier()
     parts = memory.at(rank, (ranks, of_rank, n), dtype)
     # NOTE: of two, the same bits in less time than a reduction takes; and a dtype, because autocast would choose one.
     return torch.add(*parts) if ranks == 2 else parts.sum(0, dtype=dtype)

@@ -39,14 +39,15 @@ class Limits:
     summed_bytes: int
 
 
+_NEVER = 1 << 62
+
 LIMITS = Limits(
-    # To be measured: with chunks of so many rows products are as fast as whole, and a copy hides its latency.
-    gathered_rows=1024,
-    gathered_bytes=4 << 20,
-    scattered_rows=1024,
-    scattered_bytes=8 << 20,
-    # Two H200s, 2026-11: 14 us for 128 rows of 8192 bfloat16, where NCCL takes 30.
-    summed_bytes=2 << 20,
+    # Nothing was measured yet, so that nothing is overlapped unasked.
+    gathered_rows=_NEVER,
+    gathered_bytes=0,
+    scattered_rows=_NEVER,
+    scattered_bytes=0,
+    summed_bytes=-1,
 )
 
 

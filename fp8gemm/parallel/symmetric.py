@@ -152,8 +152,8 @@ class _CudaMemory(Memory):
 _lock = threading.Lock()
 _refusals: WeakKeyDictionary[ProcessGroup, str] = WeakKeyDictionary()
 """Why not, by group; "" where ranks reach each other."""
-_memories: WeakKeyDictionary[ProcessGroup, dict[int, Memory | str]] = WeakKeyDictionary()
-"""By group and size; in words where there was none to be had. They are kept: graphs that were captured have their
+_memories: WeakKeyDictionary[ProcessGroup, dict[tuple[torch.device, int], Memory | str]] = WeakKeyDictionary()
+"""By group, and device and size; in words where there was none to be had. They are kept: captured graphs have their
 addresses."""
 
 
@@ -164,7 +164,8 @@ def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | 
     they take less than four times what the largest call needs. Its first call for a size is a collective.
     """
     wanted = max(LEAST_BYTES, 1 << (size - 1).bit_length())
-    found = _memories.get(group, {}).get(wanted)
+    place = device, wanted
+    found = _memories.get(group, {}).get(place)
     if isinstance(found, Memory):
         found.enter()
         return found
@@ -172,11 +173,11 @@ def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | 
         return why
     with _lock:
         of_group = _memories.setdefault(group, {})
-        if wanted not in of_group:
+        if place not in of_group:
             if is_capturing(device):
                 return "no call of its size was made before a CUDA graph was captured"
-            of_group[wanted] = _tried(group, device, wanted)
-        return of_group[wanted]
+            of_group[place] = _tried(group, device, wanted)
+        return of_group[place]
 
 
 def refusal(group: ProcessGroup, device: torch.device) -> str:
@@ -214,7 +215,7 @@ def found_out(group: ProcessGroup, device: torch.device) -> str:
     if isinstance(tried, str):
         return tried
     with _lock:
-        _memories.setdefault(group, {})[LEAST_BYTES] = tried
+        _memories.setdefault(group, {})[device, LEAST_BYTES] = tried
     return ""
 
 

@@ -133,7 +133,8 @@ def none_overlaps_where_it_wins(world: Rank) -> None:
     assert [name for name, _ in found] == ["allgather_base", "reduce_scatter_base", "allreduce"]  # nothing is shared
     with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
         for limits, expected in (
-            (overlap.LIMITS, summed),
+            (overlap.LIMITS, []),
+            (limited(), summed),
             (limited(gathered_rows=8, gathered_bytes=1, scattered_rows=8, scattered_bytes=1), [*copy, *copy, *summed]),
             (limited(gathered_rows=8, gathered_bytes=1), [*copy, *summed]),
             (limited(gathered_rows=9, scattered_rows=9, gathered_bytes=1, scattered_bytes=1), summed),
@@ -159,7 +160,37 @@ def none_overlaps_where_it_wins(world: Rank) -> None:
 
 
 def limited(**changes: int) -> overlap.Limits:
-    return replace(overlap.LIMITS, **changes)
+    """Sums of few rows are overlapped, but for changes."""
+    return replace(overlap.LIMITS, **{"summed_bytes": 2 << 20, **changes})
+
+
+def a_rank_that_fails_stays_in_step_with_others(world: Rank) -> None:
+    """While rows are gathered, of which others have its own; and copies end before their memory is given back."""
+    rows, group = 4, world.mesh().get_group()
+    x = inputs(rows * world.ranks)
+    mine = part(x, 0, world.number, world.ranks)
+    of_all = fp8gemm.quantize_activation(x)
+    right = (of_all[0].float()[:, :3] * of_all[1][:, :1]).to(x.dtype)
+    with reached(world) as uses:
+        memory = symmetric.memory_of(group, torch.device("cpu"), chunks.quantized_bytes(rows, HIDDEN))
+        assert isinstance(memory, symmetric.Memory)
+        for fails_at in range(world.ranks):
+            calls = iter(range(world.ranks))
+
+            def multiply(codes: Tensor, scales: Tensor, out: Tensor) -> None:
+                if world.number == 0 and next(calls) == fails_at:  # noqa: B023  # called at once
+                    raise ValueError("of one rank alone")
+                out.copy_(codes.float()[:, :3] * scales[:, :1])
+
+            uses.since()
+            if world.number == 0:
+                with pytest.raises(ValueError, match="of one rank alone"):
+                    chunks.product_of_gathered(memory, mine, 3, multiply)
+            else:
+                out = chunks.product_of_gathered(memory, mine, 3, multiply)
+                assert torch.equal(out, right)
+            assert uses.since().count("barrier") == 2
+        assert torch.equal(divided(world, mlp(), TOKENS, overlap=True).up(mine), mlp_part(world, x))
 
 
 def what_cannot_be_overlapped_is_refused(world: Rank) -> None:
@@ -210,6 +241,7 @@ CHECKS: tuple[Check, ...] = (
     overlapped_sums_are_those_of_collectives,
     calls_that_share_memory_do_not_disturb_each_other,
     none_overlaps_where_it_wins,
+    a_rank_that_fails_stays_in_step_with_others,
     what_cannot_be_overlapped_is_refused,
     a_rank_by_itself_sends_nothing,
 )
