@@ -36,7 +36,7 @@ from fp8gemm.sizes import check_size
 Terms = tuple[Tensor, Tensor, Tensor | None]
 """Weight, scales, bias."""
 
-_OPERANDS = f"x {WEIGHT} {SCALES} {BIAS}?"
+OPERANDS = f"x {WEIGHT} {SCALES} {BIAS}?"
 
 
 class Fp8Linear(nn.Module):
@@ -211,15 +211,17 @@ class Fp8Linear(nn.Module):
         return is_plain(self.operands()[0])
 
     def _product(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
-        if goes_to_operator(_OPERANDS, x, weight, scales, bias):
+        if goes_to_operator(OPERANDS, x, weight, scales, bias):
             return self._traced(x, weight, scales, bias)
         return self._plan(x, weight, scales, bias)
 
-    def _product_of_codes(self, a: Tensor, scales_a: Tensor, terms: Terms, out_dtype: torch.dtype | str) -> Tensor:
+    def _product_of_codes(
+        self, a: Tensor, scales_a: Tensor, terms: Terms, out_dtype: torch.dtype | str, out: Tensor | None = None
+    ) -> Tensor:
         weight, scales, bias = terms
         static_weights = self._plan.is_settled(weight)
         options: dict[str, Any] = {"batch_invariant": self.batch_invariant, "static_weights": static_weights}
-        return gemm(a, scales_a, weight, scales, bias=bias, out_dtype=out_dtype, **options)
+        return gemm(a, scales_a, weight, scales, bias=bias, out=out, out_dtype=out_dtype, **options)
 
     def _traced(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
         """`forward` as nodes of a graph, or for a tensor that is not plain."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from fp8gemm.checks.dtypes import OUTPUTS, dtype_of
+from fp8gemm.checks.operands import check_call
 from fp8gemm.checks.tensors import check_no_gradient, check_tensor
 from fp8gemm.errors import InputError
-from fp8gemm.frozen import dataclass
 from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_bias, checked_scales, checked_state, checked_weight
-from fp8gemm.nn.linear import Fp8Linear, Terms
+from fp8gemm.nn.linear import OPERANDS, Fp8Linear, Terms
 from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import (
     become,
@@ -30,28 +30,14 @@ from fp8gemm.parallel.blocks import (
     own_part,
     whole_of,
 )
-from fp8gemm.parallel.collectives import gather_quantized, gathered, summed, summed_part
+from fp8gemm.parallel.collectives import gather_quantized, gathered
+from fp8gemm.parallel.layouts import Layouts, given_away, is_last, redistributed
+from fp8gemm.parallel.overlap import check_overlap, gathered_beside, summed_beside
 from fp8gemm.products.linear import check_input
+from fp8gemm.products.watched import goes_to_operator
 
 FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
-
-
-@dataclass(frozen=True)
-class Layouts:
-    """How a layer's input comes and its output goes.
-
-    Attributes:
-        mesh: of one dimension.
-        given: placement of inputs that are no DTensors.
-        wanted: placement of the output.
-        local: whether the output is this rank's tensor, else a DTensor.
-    """
-
-    mesh: DeviceMesh
-    given: Placement
-    wanted: Placement
-    local: bool
 
 
 class ParallelLinear(Fp8Linear):
@@ -64,6 +50,8 @@ class ParallelLinear(Fp8Linear):
     """Whether this rank does: one of those that have parts of a sum."""
     _is_direct: bool
     """Whether inputs are multiplied as they come, and nothing depends on how many dimensions they have."""
+    _may_overlap: bool
+    """Whether there are other ranks, and it was not asked never to send beside a product."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output.
@@ -115,7 +103,7 @@ class ParallelLinear(Fp8Linear):
                 )
             (place,) = x.placements
         k = self.in_features
-        if not isinstance(x, DTensor) and _is_last(place, x):
+        if not isinstance(x, DTensor) and is_last(place, x):
             k //= layouts.mesh.size()
         check_input(x, self.weight, k)
         check_no_gradient("x", x)
@@ -127,6 +115,10 @@ class ParallelLinear(Fp8Linear):
         if isinstance(place, Shard) and x.shape[place.dim] % layouts.mesh.size():  # parts of different sizes
             x, place = x.redistribute(placements=[Replicate()]), Replicate()
         return x.to_local(), place
+
+    def _overlaps(self, x: Tensor, terms: Terms) -> bool:
+        """Whether a call may be overlapped: nobody traces it, and its operands are no more than memory."""
+        return self._may_overlap and not goes_to_operator(OPERANDS, x, *terms)
 
     def _placed(self, product: Tensor) -> Tensor:
         """This rank's product as the layer's output."""
@@ -156,16 +148,28 @@ class ColwiseLinear(ParallelLinear):
     def forward(self, x: Tensor) -> Tensor:
         x, place = self._received(x)
         terms = self.operands()
-        if isinstance(place, Shard) and not _is_last(place, x):
-            codes, scales = gather_quantized(x, self._layouts.mesh.get_group(), dim=place.dim)
-            k, blocks = codes.shape[-1], scales.shape[-1]
-            product = self._product_of_codes(codes.reshape(-1, k), scales.reshape(-1, blocks), terms, x.dtype)
-            return self._placed(product.unflatten(0, codes.shape[:-1]))
+        if isinstance(place, Shard) and not is_last(place, x):
+            return self._placed(self._of_all_rows(x, place.dim, terms))
         if isinstance(place, Shard):
             x = gathered(x, -1, self._layouts.mesh.get_group())
         elif not isinstance(place, Replicate):
             x = redistributed(x, place, Replicate(), self._layouts.mesh).to_local()
         return self._placed(self._product(x, *terms))
+
+    def _of_all_rows(self, x: Tensor, dim: int, terms: Terms) -> Tensor:
+        """The product of all ranks' rows, which are quantised where they are."""
+        if self._overlaps(x, terms):
+
+            def multiply(codes: Tensor, scales: Tensor, out: Tensor) -> None:
+                self._product_of_codes(codes, scales, terms, x.dtype, out)
+
+            beside = gathered_beside(self._layouts, x, dim, terms[0].shape[0], multiply)
+            if beside is not None:
+                return beside
+        codes, scales = gather_quantized(x, self._layouts.mesh.get_group(), dim=dim)
+        k, blocks = codes.shape[-1], scales.shape[-1]
+        product = self._product_of_codes(codes.reshape(-1, k), scales.reshape(-1, blocks), terms, x.dtype)
+        return product.view(*codes.shape[:-1], product.shape[1])
 
 
 class RowwiseLinear(ParallelLinear):
@@ -178,40 +182,37 @@ class RowwiseLinear(ParallelLinear):
         mesh = self._layouts.mesh
         if isinstance(place, Replicate):
             x = x.chunk(mesh.size(), dim=-1)[mesh.get_local_rank()]
-        elif not _is_last(place, x):
+        elif not is_last(place, x):
             x = redistributed(x, place, Shard(x.dim() - 1), mesh).to_local()
-        return self._placed(self._product(x, *self.operands()))
+        terms = self.operands()
+        if self._overlaps(x, terms) and x.dim() and x.shape[-1] == terms[0].shape[1]:  # else it is refused below
+            rows = x.reshape(-1, x.shape[-1])
 
+            def multiply(first: int, end: int, out: Tensor) -> None:
+                self._plan(rows[first:end], *terms, out)
 
-def _is_last(place: Placement, x: Tensor) -> bool:
-    """Whether ranks have parts of a tensor's last dimension."""
-    return isinstance(place, Shard) and place.dim in (-1, x.dim() - 1)
+            # NOTE: where the weight is, because x may not be checked yet.
+            device = terms[0].device
+            total = summed_beside(self._layouts, x.shape[:-1], self.out_features, x.dtype, device, multiply)
+            if total is not None:
+                return total
+        return self._placed(self._product(x, *terms))
 
+    def forward_quantized(
+        self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
+    ) -> Tensor:
+        terms = self.operands()
+        if self._overlaps(a, terms) and not goes_to_operator("scales_a", scales_a):
+            dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
+            check_call(a, scales_a, terms[0], None, None, dtype)  # all of it, before anything is sent
 
-def given_away(x: Tensor, layouts: Layouts, *, is_part_of_sum: bool) -> Tensor:
-    """A product of this rank, which has some columns of the whole or a part of each sum, as ``layouts`` asks for it."""
-    wanted, mesh, last = layouts.wanted, layouts.mesh, x.dim() - 1
-    dim = wanted.dim % x.dim() if isinstance(wanted, Shard) else None
-    whole: DTensor | None = None
-    if is_part_of_sum:
-        if isinstance(wanted, Replicate):
-            x = summed(x, mesh.get_group())
-        elif dim is not None and x.shape[dim] % mesh.size() == 0:
-            x = summed_part(x, dim, mesh.get_group())
-        elif not isinstance(wanted, Partial):
-            whole = redistributed(x, Partial(), wanted, mesh)
-    elif isinstance(wanted, Replicate):
-        x = gathered(x, last, mesh.get_group())
-    elif dim != last:
-        whole = redistributed(x, Shard(last), wanted, mesh)
-    if layouts.local:
-        return x if whole is None else whole.to_local()
-    return DTensor.from_local(x, mesh, [wanted], run_check=False) if whole is None else whole
+            def multiply(first: int, end: int, out: Tensor) -> None:
+                self._product_of_codes(a[first:end], scales_a[first:end], terms, dtype, out)
 
-
-def redistributed(x: Tensor, place: Placement, wanted: Placement, mesh: DeviceMesh) -> DTensor:
-    """As torch moves it, from any placement to any."""
-    return DTensor.from_local(x, mesh, [place], run_check=False).redistribute(placements=[wanted])
+            total = summed_beside(self._layouts, a.shape[:1], self.out_features, dtype, a.device, multiply)
+            if total is not None:
+                return total
+        return super().forward_quantized(a, scales_a, out_dtype=out_dtype)
 
 
 def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, source: int | None) -> Fp8Linear:
@@ -225,7 +226,7 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
 
     Raises:
         InputError: a mesh of several dimensions, a layer that is divided already or has a forward of its own, a
-            placement that is no sum, or a size that is not of whole blocks for each rank.
+            placement that is no sum, a size that is not of whole blocks for each rank, or an overlap that cannot be.
     """
     mesh, dim = layouts.mesh, kind.divided
     check_divisible(layer, mesh, layer.weight, Fp8Linear)
@@ -233,6 +234,7 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
         if isinstance(each, Partial) and each.reduce_op != "sum":
             raise InputError(f"{name}: expected Partial('sum'), or Shard or Replicate, got {each}")
     check_whole_blocks({FEATURES[dim]: (layer.out_features, layer.in_features)[dim]}, mesh.size())
+    check_overlap(layouts)
     for name, parameter in list(layer.named_parameters(recurse=False)):
         setattr(layer, name, distributed(parameter, mesh, _places(dim)[name], source))
     layer._plan = copy(layer._plan)  # the one before knows whole weights, and calls by where they were
@@ -290,6 +292,7 @@ def _made(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts) -> Fp8
     layer._layouts = layouts
     layer._adds_bias = kind.divided == 0 or layouts.mesh.get_local_rank() == 0
     comes, goes = (Replicate(), Shard(-1)) if kind.divided == 0 else (Shard(-1), Replicate())
+    layer._may_overlap = layouts.overlap is not False and layouts.mesh.size() > 1
     layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
     layer._prepare()
     return layer

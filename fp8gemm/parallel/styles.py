@@ -15,7 +15,9 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.linear import Fp8Linear
 from fp8gemm.parallel.experts import Exchange, parallelize_experts
-from fp8gemm.parallel.linear import ColwiseLinear, Layouts, ParallelLinear, RowwiseLinear, parallelize
+from fp8gemm.parallel.layouts import Layouts
+from fp8gemm.parallel.linear import ColwiseLinear, ParallelLinear, RowwiseLinear, parallelize
+from fp8gemm.quoting import quoted
 
 
 class ColwiseParallel(parallel.ColwiseParallel):
@@ -28,10 +30,26 @@ class ColwiseParallel(parallel.ColwiseParallel):
         input_layouts: placement of inputs that are no DTensors, `Replicate` by default.
         output_layouts: placement of the output, ``Shard(-1)`` by default.
         use_local_output: whether the output is a tensor, this rank's, else a DTensor.
+        overlap: whether chunks of rows are multiplied while others are gathered, through torch's symmetric memory.
+            Its workspaces, which all layers of a group share, are less than four times what the largest call sends.
+            None: where that was measured to win and ranks' GPUs reach each other. Traced calls are never overlapped.
 
     Raises (when `parallelize_module` applies it):
-        InputError: the layer's N is not a multiple of 128 for each rank; nothing was changed.
+        InputError: the layer's N is not a multiple of 128 for each rank, or ``overlap=True`` where ranks do not reach
+            each other's memory; nothing was changed. A call that cannot be overlapped is refused then, too.
     """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+        overlap: bool | None = None,
+    ) -> None:
+        options = {"input_layouts": input_layouts, "output_layouts": output_layouts}
+        super().__init__(**options, use_local_output=use_local_output)
+        self.overlap = _checked(overlap)
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if isinstance(module, Fp8Linear):
@@ -49,10 +67,27 @@ class RowwiseParallel(parallel.RowwiseParallel):
         input_layouts: placement of inputs that are no DTensors, ``Shard(-1)`` by default.
         output_layouts: placement of the output, `Replicate` by default.
         use_local_output: whether the output is a tensor, this rank's, else a DTensor.
+        overlap: whether chunks of a sharded output are sent while others are computed, and sums of few rows read where
+            they were computed, through torch's symmetric memory.
+            Its workspaces, which all layers of a group share, are less than four times what the largest call sends.
+            None: where that was measured to win and ranks' GPUs reach each other. Traced calls are never overlapped.
 
     Raises (when `parallelize_module` applies it):
-        InputError: the layer's K is not a multiple of 128 for each rank; nothing was changed.
+        InputError: the layer's K is not a multiple of 128 for each rank, or ``overlap=True`` where ranks do not reach
+            each other's memory; nothing was changed. A call that cannot be overlapped is refused then, too.
     """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+        overlap: bool | None = None,
+    ) -> None:
+        options = {"input_layouts": input_layouts, "output_layouts": output_layouts}
+        super().__init__(**options, use_local_output=use_local_output)
+        self.overlap = _checked(overlap)
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if isinstance(module, Fp8Linear):
@@ -98,7 +133,13 @@ def _parallelized(
     mesh: DeviceMesh,
 ) -> Fp8Linear:
     (given,), (wanted,) = style.input_layouts, style.output_layouts
-    return parallelize(layer, kind, Layouts(mesh, given, wanted, style.use_local_output), _source(style))
+    return parallelize(layer, kind, Layouts(mesh, given, wanted, style.use_local_output, style.overlap), _source(style))
+
+
+def _checked(overlap: object) -> bool | None:
+    if overlap is None or isinstance(overlap, bool):
+        return overlap
+    raise InputError(f"overlap: expected True, False or None, got {quoted(overlap)}")
 
 
 def _source(style: parallel.ParallelStyle) -> int | None:

@@ -115,12 +115,16 @@ class LinearPlan:
             self._plans[dtype] = in_force, found
         return found
 
-    def __call__(self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
         """The layer's output.
 
         Args:
             x: (..., K) bfloat16, float16 or float32, where the weight is.
             weight, scales, bias: (N, K) e4m3, its 128x128 scales, and (N,) or None; checked, all in one place.
+            out: what is written, as it is returned, in memory that lies as a new tensor's does and is no input's; not
+                checked. A new tensor without it.
 
         Returns:
             (..., N) of x's dtype, contiguous.
@@ -142,17 +146,19 @@ class LinearPlan:
             check_no_gradient("x", x)
             check_input(x, weight)
             if not x.numel():
-                return x.new_empty((*x.shape[:-1], weight.shape[0]))
+                return x.new_empty((*x.shape[:-1], weight.shape[0])) if out is None else out
             if uses_reference(weight):
-                return self._reference(x, weight, scales, bias)
+                product = self._reference(x, weight, scales, bias)
+                return product if out is None else out.copy_(product)
             if not _has_rows(x):
-                return self(x.contiguous(), weight, scales, bias)
+                return self(x.contiguous(), weight, scales, bias, out)
             if x.data_ptr() % ALIGNMENT:
-                return self(x.clone(), weight, scales, bias)
+                return self(x.clone(), weight, scales, bias, out)
             layout = _Layout(x, weight.shape[0])
             if key is not None:
                 self._layouts.keep(key, layout)
-        out = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=layout.device)
+        if out is None:
+            out = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=layout.device)
         workspace = torch.empty_strided(layout.workspace, (1,), dtype=torch.uint8, device=layout.device)
         place = out.data_ptr(), workspace.data_ptr()
         launches = layout.launches.get(place)

@@ -27,6 +27,7 @@ from fp8gemm.products.quantizers import (
     quantize_masked,
     quantize_norm,
     quantize_rows,
+    quantize_rows_into,
 )
 from fp8gemm.products.watched import goes_to_operator
 from fp8gemm.scales import OF_WEIGHTS, Blocks, empty_mn_major_groups, to_mn_major
@@ -211,6 +212,19 @@ def direct_activation_out(x: Tensor, codes: Tensor, scales: Tensor) -> None:
     new_codes, new_scales = direct_activation(x)
     codes.copy_(new_codes)
     scales.copy_(new_scales)
+
+
+def activation_into(x: Tensor, codes: Tensor, scales: Tensor) -> None:
+    """`quantize_activation` into contiguous ``codes`` (M, K) and MN-major ``scales`` that ``x`` does not overlap."""
+    check_rows(x, None)
+    check_quantized(x, codes, scales)
+    memory.check_addresses(x=x)
+    if uses_reference(x):
+        new_codes, new_scales = reference.quantize_rows(x)
+        codes.copy_(new_codes)
+        scales.copy_(new_scales)
+    else:
+        quantize_rows_into(QuantizeSource.PLAIN, x, codes, scales)
 
 
 def direct_weight(w: Tensor) -> tuple[Tensor, Tensor]:

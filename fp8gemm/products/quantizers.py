@@ -64,8 +64,13 @@ def quantize_rows(source: QuantizeSource, x: Tensor) -> tuple[Tensor, Tensor]:
     m, columns = x.shape
     k = columns // 2 if source is QuantizeSource.SILU_MUL else columns
     codes, scales = _empty(m, k, x.device)
-    _run(rows_quantizer(source, x.dtype, rows_of_warp(m, k)), aligned(x), codes, scales)
+    quantize_rows_into(source, x, codes, scales)
     return codes, scales
+
+
+def quantize_rows_into(source: QuantizeSource, x: Tensor, codes: Tensor, scales: Tensor) -> None:
+    """`quantize_rows` into memory that lies as that of its results."""
+    _run(rows_quantizer(source, x.dtype, rows_of_warp(*codes.shape)), aligned(x), codes, scales)
 
 
 def quantize_masked(source: QuantizeSource, x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.distributed import layers, mixtures, operators, plans, states, training
+from tests.distributed import layers, mixtures, operators, overlapping, plans, states, training
 from tests.distributed.world import Check
 
 _ANY: tuple[Check, ...] = (
     *operators.CHECKS,
     *layers.CHECKS,
+    *overlapping.CHECKS,
     *mixtures.CHECKS,
     *plans.CHECKS,
     *states.CHECKS,

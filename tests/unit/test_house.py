@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "routing": {"products", "checks", "reference", "errors", "scales", "sizes"},
     "nn": {"products", "routing", "checks", "errors", "scales", "sizes", "terminal"},
-    "parallel": {"nn", "products", "ops", "routing", "checks", "errors", "scales", "sizes"},
+    "parallel": {"nn", "products", "ops", "routing", "checks", "driver", "errors", "scales", "sizes"},
     "integrations": {
         *("parallel", "nn", "products", "checks", "driver"),
         *("errors", "installed", "scales", "settings", "sizes"),

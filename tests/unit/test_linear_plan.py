@@ -240,6 +240,19 @@ def test_a_copy_is_like_a_new_plan(copied: Callable[[LinearPlan], LinearPlan], g
     assert layer.is_right(x) and gpu.bound == bound + 2 and gpu.launches[-1].label == label
 
 
+@pytest.mark.parametrize("m", [1, 33])
+def test_an_output_that_is_given_is_written_and_returned(m: int, gpu: PlayedGpu) -> None:
+    layer, memory = Layer(), torch.full((3, m, N), 7.0).to(BF16)
+    for turn in range(4):
+        x, out = tokens(m), memory[turn % 2]
+        assert layer.plan(x, layer.weight, layer.scales, layer.bias, out) is out
+        assert same_bits(out, layer.expected(x))
+    assert (memory[2] == 7).all() and layer.is_right(tokens(m))
+    strided, out = tokens(2 * m)[::2, :], memory[0]
+    assert layer.plan(strided, layer.weight, layer.scales, layer.bias, out) is out
+    assert same_bits(out, layer.expected(strided))
+
+
 def test_threads_that_share_a_plan(gpu: PlayedGpu) -> None:
     """Inputs of their own, of shapes that are shared and of more than are remembered."""
     layer = Layer()

@@ -170,6 +170,13 @@ def test_a_call_is_one_launch_of_its_own_kernel_into_what_it_returns(
     assert len(gpu.loads) == 1 and len(gpu.launches) == 2, "the same kernel again"
 
 
+def test_activations_go_into_memory_that_is_given(gpu: Gpu) -> None:
+    codes, scales = torch.empty(5, K, dtype=torch.float8_e4m3fn), empty_mn_major(5, 3, device=torch.device("cpu"))
+    quantize.activation_into(torch.ones(5, K, dtype=BF16), codes, scales)
+    ((_, params, _, _),) = gpu.launches
+    assert (params.codes, params.scales) == (codes.data_ptr(), scales.data_ptr())
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("integer", [torch.int32, torch.int64])
 def test_every_argument_of_groups_reaches_its_field(parts: int, integer: torch.dtype, gpu: Gpu) -> None:

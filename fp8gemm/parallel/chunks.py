@@ -1,0 +1,154 @@
+"""Products while what they need or give travels: chunks of rows by copies between peers, and sums of few rows.
+
+How they keep the two rules of `fp8gemm.parallel.symmetric` is said at each barrier.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from fp8gemm.checks.dtypes import CODES
+from fp8gemm.parallel.symmetric import Memory
+from fp8gemm.products.quantize import activation_into
+from fp8gemm.scales import block_count, mn_major_pitch
+from fp8gemm.sizes import SCALE_BLOCK
+
+PIECES = 1
+"""Into which the rows for one peer are divided, each sent when it is computed; to be measured."""
+
+
+def product_of_gathered(
+    memory: Memory, x: Tensor, n: int, multiply: Callable[[Tensor, Tensor, Tensor], None]
+) -> Tensor:
+    """The product of all ranks' rows, each rank's multiplied when they are there.
+
+    Args:
+        memory: of `quantized_bytes` of each rank.
+        x: (M, K) of this rank, rows contiguous.
+        n: columns of the product.
+        multiply: what writes the product of codes (M, K) and MN-major scales into a contiguous (M, N).
+
+    Returns:
+        (ranks * M, N) of x's dtype, in the order of ranks.
+    """
+    rows, k = x.shape
+    size = quantized_bytes(rows, k)
+    out = x.new_empty((memory.ranks * rows, n))
+    chunks = out.chunk(memory.ranks)
+    # What this rank has here was read by others in calls before this one alone, by rule 2.
+    mine = memory.part(memory.rank, 0, size)
+    activation_into(x, *_unpacked(mine, rows, k))
+    memory.barrier()  # rule 1: all have quantised theirs
+    # A ring, so that no two ranks read from the same one at a time.
+    peers = [(memory.rank + step) % memory.ranks for step in range(1, memory.ranks)]
+    # Memory of this stream's order, which is behind all waits before it is given back.
+    came = [torch.empty_like(mine) for _ in peers]
+    rest = deque(
+        (peer, here, memory.copied(here, memory.part(peer, 0, size))) for peer, here in zip(peers, came, strict=True)
+    )
+    try:
+        multiply(*_unpacked(mine, rows, k), chunks[memory.rank])
+        while rest:
+            peer, here, wait = rest.popleft()
+            wait()
+            if not rest:
+                # Rule 2: all have copied all they need. Ahead of the last product, behind which ranks need not meet.
+                memory.barrier()
+            multiply(*_unpacked(here, rows, k), chunks[peer])
+    except BaseException:
+        # Others have this rank's rows and go on: it stays in step, and what is copied into is given back behind that.
+        for _, _, wait in rest:
+            wait()
+        if rest:
+            memory.barrier()
+        raise
+    return out
+
+
+def quantized_bytes(rows: int, k: int) -> int:
+    """Of codes and scales of so many rows, as `product_of_gathered` lays them out."""
+    return _codes_bytes(rows, k) + 4 * mn_major_pitch(rows) * block_count(k)
+
+
+def _codes_bytes(rows: int, k: int) -> int:
+    return -(-rows * k // SCALE_BLOCK) * SCALE_BLOCK  # so that scales begin on a whole line
+
+
+def _unpacked(area: Tensor, rows: int, k: int) -> tuple[Tensor, Tensor]:
+    """Codes and MN-major scales that lie behind each other, one copy for both."""
+    codes = area[: rows * k].view(CODES).view(rows, k)
+    scales = area[_codes_bytes(rows, k) :].view(torch.float32)
+    return codes, scales.as_strided((rows, block_count(k)), (1, mn_major_pitch(rows)))
+
+
+def product_scattered(
+    memory: Memory,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    multiply: Callable[[int, int, Tensor], None],
+) -> Tensor:
+    """This rank's rows of the sum of all ranks' products, each part sent to the rank whose it is when it is computed.
+
+    Parts are rounded to the dtype, and added in float32, always in the same order, whichever comes first.
+
+    Args:
+        memory: of as many bytes of each rank as a product has.
+        shape: (M, N) of the product; ranks divide M.
+        dtype, device: of the product.
+        multiply: what writes rows from the first, to before the second, of this rank's product to a contiguous tensor.
+
+    Returns:
+        (M / ranks, N), new.
+    """
+    rank, ranks, (rows, n) = memory.rank, memory.ranks, shape
+    of_rank = rows // ranks
+    row_bytes = n * dtype.itemsize
+    # Rule 1: all have summed, in the order of their streams, what calls before this one brought them.
+    memory.barrier()
+    sent = []  # kept until copies have been waited for: no other tensor of this stream may have that memory before
+    try:
+        for owner in ((rank + step) % ranks for step in range(1, ranks)):
+            for first, end in _pieces(of_rank):
+                piece = torch.empty((end - first, n), dtype=dtype, device=device)
+                multiply(owner * of_rank + first, owner * of_rank + end, piece)
+                there = memory.at(owner, (end - first, n), dtype, (rank * of_rank + first) * row_bytes)
+                sent.append((piece, memory.copied(there, piece)))
+        first = rank * of_rank
+        multiply(first, first + of_rank, memory.at(rank, (of_rank, n), dtype, first * row_bytes))
+    finally:
+        for _, wait in sent:
+            wait()
+    # Rule 2: all have sent all; and so this rank has what it sums. One that fails above does not come here, and others
+    # do not sum without its parts: they wait for it, as in a collective.
+    memory.barrier()
+    parts = memory.at(rank, (ranks, of_rank, n), dtype)
+    # NOTE: of two, the same bits in less time than a reduction takes; and a dtype, because autocast would choose one.
+    return torch.add(*parts) if ranks == 2 else parts.sum(0, dtype=dtype)
+
+
+def _pieces(rows: int) -> Iterator[tuple[int, int]]:
+    """First row and end of each; whole groups of four rows, so that scales of a piece can be read in place."""
+    step = -(-rows // (4 * PIECES)) * 4
+    yield from ((first, min(first + step, rows)) for first in range(0, rows, max(step, 1)))
+
+
+def product_summed(
+    memory: Memory, shape: tuple[int, ...], dtype: torch.dtype, multiply: Callable[[Tensor], None]
+) -> Tensor:
+    """The sum of all ranks' products, which are written where the others read them.
+
+    The result is a new tensor: ``memory`` is the next call's.
+
+    Args:
+        memory: of as many bytes of each rank as a product has.
+        shape, dtype: of the product; the dtype is bfloat16 or float32, the bytes a multiple of 16.
+        multiply: what writes this rank's into a contiguous tensor of that shape.
+    """
+    part = memory.at(memory.rank, shape, dtype)
+    multiply(part)  # by rule 2 nobody reads here any more
+    return memory.summed(part)

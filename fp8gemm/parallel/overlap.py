@@ -1,0 +1,180 @@
+"""Which calls of a divided layer are overlapped with what ranks send, and how these go to `fp8gemm.parallel.chunks`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from fp8gemm.errors import InputError
+from fp8gemm.frozen import dataclass
+from fp8gemm.parallel import symmetric
+from fp8gemm.parallel.chunks import product_of_gathered, product_scattered, product_summed, quantized_bytes
+from fp8gemm.parallel.layouts import Layouts
+from fp8gemm.parallel.symmetric import Memory
+from fp8gemm.products.operands import contiguous_rows
+
+SUMMED = (torch.bfloat16, torch.float32)
+"""Dtypes that torch's kernels sum."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where ``overlap=None`` means yes.
+
+    Attributes:
+        gathered_rows, gathered_bytes: of a rank's rows, quantised; from which chunks of a gather are multiplied apart.
+        scattered_rows, scattered_bytes: of a rank's part of the output; from which chunks of a product are sent apart.
+        summed_bytes: up to which sums of all ranks go through symmetric memory.
+    """
+
+    gathered_rows: int
+    gathered_bytes: int
+    scattered_rows: int
+    scattered_bytes: int
+    summed_bytes: int
+
+
+_NEVER = 1 << 62
+
+LIMITS = Limits(
+    # Nothing was measured yet, so that nothing is overlapped unasked.
+    gathered_rows=_NEVER,
+    gathered_bytes=0,
+    scattered_rows=_NEVER,
+    scattered_bytes=0,
+    summed_bytes=-1,
+)
+
+
+def check_overlap(layouts: Layouts) -> None:
+    """A layer can be overlapped if that was asked for; ranks are asked, all at once.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if layouts.overlap and layouts.mesh.size() > 1:
+        kind = layouts.mesh.device_type
+        device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+        if said := symmetric.refusal(layouts.mesh.get_group(), device):
+            raise _refused(said)
+
+
+def _memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool, unfit: str = "") -> Memory | None:
+    """A workspace of so many bytes if a call is to be overlapped.
+
+    Args:
+        layouts: of the layer.
+        device: where it is.
+        size: in bytes.
+        wins: whether it was measured to be faster.
+        unfit: why this call cannot be, if so.
+
+    Raises:
+        InputError: ``overlap`` is True, and it cannot be.
+    """
+    if layouts.overlap is None and (unfit or not wins):
+        return None
+    found = unfit or symmetric.memory_of(layouts.mesh.get_group(), device, size)
+    if isinstance(found, Memory):
+        return found
+    if layouts.overlap:
+        raise _refused(found)
+    return None
+
+
+def _refused(why: str) -> InputError:
+    return InputError(f"overlap: expected None or False, because {why}; got True")
+
+
+def gathered_beside(
+    layouts: Layouts, x: Tensor, dim: int, n: int, multiply: Callable[[Tensor, Tensor, Tensor], None]
+) -> Tensor | None:
+    """The product of all ranks' rows while they are gathered; None where they are to be gathered first.
+
+    Args:
+        layouts: of the layer.
+        x: (..., K) of this rank, a plain tensor that is checked.
+        dim: along which ranks have parts of it, not the last.
+        n: columns of this rank's product.
+        multiply: as in `product_of_gathered`.
+
+    Raises:
+        InputError: ``overlap`` is True, and it cannot be.
+    """
+    k, limits = x.shape[-1], LIMITS
+    rows, dim = x.numel() // k, dim % x.dim()
+    if not rows:
+        return None
+    size = quantized_bytes(rows, k)
+    wins = rows >= limits.gathered_rows and size >= limits.gathered_bytes
+    memory = _memory_for(layouts, x.device, size, wins=wins, unfit=_unfit_to_divide("x", x.shape, dim))
+    if memory is None:
+        return None
+    product = product_of_gathered(memory, contiguous_rows(x.reshape(-1, k)), n, multiply)
+    return product.view(*x.shape[:dim], memory.ranks * x.shape[dim], *x.shape[dim + 1 : -1], n)
+
+
+def summed_beside(
+    layouts: Layouts,
+    leading: Sequence[int],
+    n: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    multiply: Callable[[int, int, Tensor], None],
+) -> Tensor | None:
+    """All of the sum of ranks' products or this rank's rows, as ``layouts`` asks; None where it is to be summed after.
+
+    Args:
+        layouts: of the layer.
+        leading: dimensions of the product but its last.
+        n: that.
+        dtype, device: of the product.
+        multiply: as in `product_scattered`.
+
+    Raises:
+        InputError: ``overlap`` is True, and it cannot be.
+    """
+    wanted, ranks, limits, shape = layouts.wanted, layouts.mesh.size(), LIMITS, (*leading, n)
+    rows = math.prod(leading)
+    size = rows * n * dtype.itemsize
+    if isinstance(wanted, Replicate) and rows:
+        wins = size <= limits.summed_bytes
+        memory = _memory_for(layouts, device, size, wins=wins, unfit=_unfit_to_sum(size, dtype))
+        if memory is None:
+            return None
+        out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
+    elif isinstance(wanted, Shard) and rows:
+        dim = wanted.dim % len(shape)
+        wins = rows // ranks >= limits.scattered_rows and size // ranks >= limits.scattered_bytes
+        unfit = _unfit_to_divide("the output", shape, dim) or (
+            f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
+        )
+        memory = _memory_for(layouts, device, size, wins=wins, unfit=unfit)
+        if memory is None:
+            return None
+        out = product_scattered(memory, (rows, n), dtype, device, multiply)
+        out = out.view(*shape[:dim], shape[dim] // ranks, *shape[dim + 1 :])
+    else:
+        return None
+    return out if layouts.local else DTensor.from_local(out, layouts.mesh, [wanted], run_check=False)
+
+
+def _unfit_to_divide(name: str, shape: Sequence[int], dim: int) -> str:
+    """Why a tensor's parts along a dimension are not chunks of its rows, "" if they are."""
+    if dim == len(shape) - 1:
+        return f"{name} is sharded along its last dimension"
+    if any(size != 1 for size in shape[:dim]):
+        return f"{name}, of shape {tuple(shape)}, is sharded along dimension {dim}, behind others than 1"
+    return ""
+
+
+def _unfit_to_sum(size: int, dtype: torch.dtype) -> str:
+    """Why so many bytes cannot be summed by `product_summed`, "" if they can."""
+    if dtype not in SUMMED:
+        return f"symmetric memory sums bfloat16 and float32, not {dtype}"
+    return f"symmetric memory sums multiples of 16 bytes, not {size}" if size % 16 else ""

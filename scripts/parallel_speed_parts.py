@@ -1,0 +1,258 @@
+"""What scripts/parallel_speed.py measures, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from parallel_speed_mlps import MODELS, TINY, Mlp, Mlps, Sizes
+from parallel_speed_timing import Call, Figures, Ranks, ratio
+from torch import Tensor
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+import fp8gemm
+from fp8gemm.nn import Fp8Experts, Fp8Linear
+from fp8gemm.parallel import ColwiseParallel, ExpertParallel, RowwiseParallel, chunks, gather_quantized, symmetric
+from fp8gemm.parallel.collectives import gathered
+
+TOKENS, ALL = Shard(0), Replicate()
+ONE_SHOT = {"one_shot": 1 << 40, "two_shot": 0}
+"""What `symmetric.ONE_SHOT_BYTES` is changed to so that one of the kernels sums everything."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section while it is measured: the ranks, and where its lines go."""
+
+    world: Ranks
+    add: Callable[[str, Figures], None]
+
+
+def models(world: Ranks) -> tuple[Sizes, ...]:
+    return TINY if world.tiny else MODELS
+
+
+def bound(model: Callable[..., object], *given: Tensor) -> Call:
+    return lambda: model(*given)
+
+
+def made(make: Callable[..., Mlp], x: Tensor, *given: Any, **options: Any) -> Call:
+    """A call of a model that is made for it, and gone behind it."""
+    return bound(make(*given, **options), x)
+
+
+def prefill(part: Part) -> None:
+    for sizes in models(part.world):
+        _prefill(part, sizes, 64 if part.world.tiny else 8192)
+
+
+def _prefill(part: Part, sizes: Sizes, m: int) -> None:
+    world = part.world
+    mlps, x = Mlps(world, sizes), world.rows(m, sizes.hidden)
+    mine = world.part(x)
+    makes = {
+        "one": partial(made, mlps.ours, x),
+        "all_reduce": partial(made, mlps.ours, x, ALL, overlap=False),
+        "fp8_gather": partial(made, mlps.ours, mine, TOKENS, overlap=False),
+        "overlapped": partial(made, mlps.ours, mine, TOKENS, overlap=True),
+        "bf16_one": partial(made, mlps.bfloat16, x),
+        "bf16_all_reduce": partial(made, mlps.bfloat16, x, ALL),
+        "bf16_gather": partial(made, mlps.bfloat16, mine, TOKENS),
+    }
+    found = world.figures(makes, world.us)
+    part.add(f"{sizes.name} M={m}, us", found)
+    pairs = [("one", each) for each in ("all_reduce", "fp8_gather", "overlapped")]
+    pairs += [("bf16_one", "bf16_all_reduce"), ("bf16_all_reduce", "all_reduce"), ("bf16_gather", "overlapped")]
+    speeds: Figures = {}
+    for pair in pairs:
+        speeds |= ratio(found, *pair)
+    part.add(f"{sizes.name} M={m}, times as fast", speeds)
+    part.add(f"{sizes.name} M={m}, errors in %", _errors(world, mlps, x))
+
+
+def _errors(world: Ranks, mlps: Mlps, x: Tensor) -> Figures:
+    """Of divided MLPs beside one that is not."""
+    x = x[: max(world.ranks, len(x) // 8)]
+    right = world.part(mlps.ours()(x)).float()
+
+    def error(out: Tensor) -> float:
+        return world.most(float((out.float() - right).norm() / right.norm()))
+
+    calls: dict[str, Callable[[], Tensor]] = {
+        "all_reduce": lambda: world.part(mlps.ours(ALL, overlap=False)(x)),
+        "fp8_gather": lambda: mlps.ours(TOKENS, overlap=False)(world.part(x)),
+        "overlapped": lambda: mlps.ours(TOKENS, overlap=True)(world.part(x)),
+        "overlapped_sum": lambda: world.part(mlps.ours(ALL, overlap=True)(x)),
+    }
+    found: Figures = {}
+    for name, call in calls.items():
+        try:
+            found[name] = 100 * error(call())
+        except Exception as failed:
+            found[name] = str(failed)[:200]
+    return found
+
+
+@contextmanager
+def changed(module: Any, name: str, value: object) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def decode(part: Part) -> None:
+    for sizes in models(part.world):
+        mlps = Mlps(part.world, sizes)
+        kinds = {"one": mlps.ours(), "nccl": mlps.ours(ALL, overlap=False)}
+        if not part.world.tiny:
+            kinds["shared"] = mlps.ours(ALL, overlap=True)
+        for m in (1, 8) if part.world.tiny else (1, 8, 16, 32, 64):
+            _decode(part, f"{sizes.name} M={m}, graph", kinds, part.world.rows(m, sizes.hidden))
+
+
+def _decode(part: Part, name: str, kinds: dict[str, Mlp], x: Tensor) -> None:
+    world = part.world
+    found = world.figures({kind: partial(bound, kinds[kind], x) for kind in ("one", "nccl")}, world.graph_us)
+    for kernel, most in ONE_SHOT.items() if "shared" in kinds else ():
+        with changed(symmetric, "ONE_SHOT_BYTES", most):
+            found |= world.figures({kernel: partial(bound, kinds["shared"], x)}, world.graph_us)
+    speeds: Figures = {}
+    for kind in ("nccl", *ONE_SHOT):
+        speeds |= ratio(found, "one", kind)
+    part.add(name, found | speeds)
+
+
+def limits(part: Part) -> None:
+    """Each layer by itself, and sums of few rows by themselves."""
+    world = part.world
+    for sizes in models(world):
+        mlps = Mlps(world, sizes)
+        plain = mlps.ours(TOKENS, overlap=False)
+        shared = None if world.tiny else mlps.ours(TOKENS, overlap=True)
+        for m in (64,) if world.tiny else (256, 512, 1024, 2048, 4096, 8192, 16384):
+            mine = world.rows(m // world.ranks, sizes.hidden)
+            makes = {"off": partial(bound, plain.gate_up, mine)}
+            if shared is not None:
+                makes["on"] = partial(bound, shared.gate_up, mine)
+            found = world.figures(makes, world.us)
+            part.add(f"{sizes.name} gather M={m}", found | ratio(found, "off", "on"))
+            codes = fp8gemm.quantize_silu_mul(world.rows(m, 2 * sizes.wide // world.ranks))
+            _scatter(part, f"{sizes.name} scatter M={m}", plain.down, None if shared is None else shared.down, codes)
+    for m in (4,) if world.tiny else (1, 8, 16, 32, 64, 128, 256, 512, 1024):
+        _sums(part, f"all-reduce of ({m}, 8192)", world.rows(m, 8192))
+
+
+def _scatter(part: Part, name: str, plain: Any, shared: Any, codes: tuple[Tensor, Tensor]) -> None:
+    world = part.world
+    found = world.figures({"off": partial(bound, plain.forward_quantized, *codes)}, world.us)
+    for pieces in (1, 2) if shared is not None else ():
+        with changed(chunks, "PIECES", pieces):
+            kind = "on" if pieces == 1 else f"on_{pieces}_pieces"
+            found |= world.figures({kind: partial(bound, shared.forward_quantized, *codes)}, world.us)
+    part.add(name, found | ratio(found, "off", "on"))
+
+
+def _sums(part: Part, name: str, x: Tensor) -> None:
+    """As parts of graphs. What is summed in place grows up to Inf, which takes as long."""
+    world, group = part.world, part.world.mesh.get_group()
+    found = world.figures({"nccl": partial(bound, dist.all_reduce, x.clone())}, world.graph_us)
+    memory = symmetric.memory_of(group, world.device, x.nbytes)
+    if isinstance(memory, symmetric.Memory):
+        mine = memory.at(world.number, tuple(x.shape), x.dtype)
+        mine.copy_(x)
+
+        def in_place() -> Tensor:
+            torch.ops.symm_mem.two_shot_all_reduce_(mine, "sum", group.group_name)
+            return mine.clone()
+
+        for kernel, most in ONE_SHOT.items():
+            with changed(symmetric, "ONE_SHOT_BYTES", most):
+                found |= world.figures({kernel: partial(bound, memory.summed, mine)}, world.graph_us)
+        found |= world.figures({"two_shot_in_place_and_copy": lambda: in_place}, world.graph_us)
+    part.add(name, found)
+
+
+def _itself(call: Call) -> Call:
+    return call
+
+
+def gathers(part: Part) -> None:
+    """Rows of 8192, so many MB of bfloat16 a rank."""
+    world, group = part.world, part.world.mesh.get_group()
+    for mb in (1,) if world.tiny else (1, 2, 4, 8, 16, 32, 64):
+        x = world.rows((mb << 20) // (2 * 8192), 8192)
+        makes: dict[str, Call] = {"bf16": partial(gathered, x, 0, group), "fp8": partial(gather_quantized, x, group)}
+        found = world.figures({kind: partial(_itself, call) for kind, call in makes.items()}, world.us)
+        part.add(f"gather of {mb} MB a rank", found | ratio(found, "fp8", "bf16"))
+
+
+def experts(part: Part) -> None:
+    world = part.world
+    count, hidden, wide, top, tokens = (16, 128, 128, 4, 32) if world.tiny else (256, 7168, 2048, 8, 4096)
+    weights: list[Tensor] = []
+    for n, k in ((2 * wide, hidden), (hidden, wide)):
+        each = [fp8gemm.quantize_weight(world.rows(n, k) * k**-0.5) for _ in range(count)]
+        for of_kind in zip(*each, strict=True):
+            weights.append(torch.stack([one.view(torch.uint8) for one in of_kind]).view(of_kind[0].dtype))
+        del each
+    x = world.rows(world.ranks * tokens, hidden)
+    scores = torch.rand(len(x), count, generator=world.generator, device=world.device)
+    routed = x, *reversed(scores.topk(top, dim=-1))
+    mine = [world.part(each) for each in routed]
+
+    def divided(exchange: Any) -> Call:
+        share = count // world.ranks
+        here = slice(world.number * share, (world.number + 1) * share)
+        block = Fp8Experts.from_quantized(*(each[here] for each in weights), num_experts=count, first_expert=here.start)
+        parallelize_module(block, world.mesh, ExpertParallel(exchange=exchange), src_data_rank=None)
+        return lambda: block(*mine)
+
+    def whole() -> Call:
+        block = Fp8Experts.from_quantized(*weights)
+        return lambda: block(*routed)
+
+    makes = {"one": whole, "gather": lambda: divided("gather"), "all_to_all": lambda: divided("all_to_all")}
+    found = world.figures(makes, world.us)
+    speeds = ratio(found, "one", "gather") | ratio(found, "one", "all_to_all")
+    part.add(f"{count} experts, {tokens} tokens a rank", found | speeds)
+
+
+def host(part: Part) -> None:
+    """A call of one row and small layers, beside a layer of the same size that is not divided."""
+    world, size = part.world, 512
+
+    def layer(n: int, k: int, style: Any = None) -> Fp8Linear:
+        made = Fp8Linear.from_quantized(*fp8gemm.quantize_weight(world.rows(n, k)))
+        if style is not None:
+            parallelize_module(made, world.mesh, style, src_data_rank=None)
+        return made
+
+    x, wide = world.rows(1, size), size * world.ranks
+    makes: dict[str, Callable[[], Call]] = {
+        "not_divided": lambda: bound(layer(size, size), x),
+        "colwise": lambda: bound(layer(wide, size, ColwiseParallel()), x),
+        "rowwise": lambda: bound(layer(size, wide, RowwiseParallel(overlap=False)), x),
+        "all_reduce": lambda: bound(dist.all_reduce, x.clone()),
+    }
+    if not world.tiny:
+        makes["rowwise_overlapped"] = lambda: bound(layer(size, wide, RowwiseParallel(overlap=True)), x)
+    part.add("a call, of the host", world.figures(makes, world.host_us))
+
+
+SECTIONS: dict[str, Callable[[Part], None]] = {
+    "prefill": prefill,
+    "decode": decode,
+    "gathers": gathers,
+    "experts": experts,
+    "host": host,
+    "limits": limits,  # the longest
+}

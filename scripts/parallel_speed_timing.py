@@ -1,0 +1,124 @@
+"""Timing of what several ranks do at once, for scripts/parallel_speed.py."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+Call = Callable[[], object]
+Figures = dict[str, float | str]
+
+WARM, CALLS_OF_GRAPH, MOST_CALLS = 3, 4, 500
+
+
+class Ranks:
+    """All ranks, of which this is one, and their clock.
+
+    Attributes:
+        mesh, ranks, number, device: all of them, how many, which this is, and its GPU.
+        tiny: whether this is on CPUs, where no figure means anything.
+    """
+
+    def __init__(self, mesh: DeviceMesh, device: torch.device, *, rounds: int, round_ms: int) -> None:
+        self.mesh, self.device, self.tiny = mesh, device, device.type == "cpu"
+        self.ranks, self.number = mesh.size(), mesh.get_local_rank()
+        self._rounds, self._round_us = (1, 0.0) if self.tiny else (rounds, 1e3 * round_ms)
+        self.generator = torch.Generator(device).manual_seed(7)
+
+    def rows(self, *shape: int) -> Tensor:
+        """Random ones in bfloat16, the same on each rank."""
+        return torch.randn(shape, generator=self.generator, device=self.device, dtype=torch.float32).bfloat16()
+
+    def part(self, x: Tensor, dim: int = 0) -> Tensor:
+        return x.chunk(self.ranks, dim)[self.number].contiguous()
+
+    def most(self, value: float) -> float:
+        """The largest of all ranks', which each of them gets."""
+        found = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return float(found.item())
+
+    def together(self) -> None:
+        """Ranks go on at once, with nothing left to do."""
+        self._synchronize()
+        dist.barrier()
+        self._synchronize()
+
+    def _synchronize(self) -> None:
+        if not self.tiny:
+            torch.cuda.synchronize(self.device)
+
+    def _round(self, call: Call, times: int) -> float:
+        """Microseconds of a call, of so many."""
+        self.together()
+        if self.tiny:
+            start = time.perf_counter()
+            for _ in range(times):
+                call()
+            return (time.perf_counter() - start) / times * 1e6
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(times):
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / times * 1e3
+
+    def us(self, call: Call) -> float:
+        """Of a call, the slowest rank's median."""
+        for _ in range(1 if self.tiny else WARM):
+            call()
+        once = self.most(self._round(call, 1))
+        times = min(MOST_CALLS, max(1, round(self._round_us / max(once, 1.0))))
+        return self.most(statistics.median(self._round(call, times) for _ in range(self._rounds)))
+
+    def graph_us(self, call: Call) -> float:
+        """Of a call as a part of a CUDA graph."""
+        for _ in range(1 if self.tiny else WARM):
+            call()
+        if self.tiny:
+            return self.us(call)
+        self.together()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(CALLS_OF_GRAPH):
+                call()
+        return self.us(graph.replay) / CALLS_OF_GRAPH
+
+    def host_us(self, call: Call) -> float:
+        """Of a CPU for a call, while its GPU has work to do."""
+        times = 2 if self.tiny else 200
+        for _ in range(times):
+            call()
+        found = []
+        for _ in range(self._rounds):
+            self.together()
+            start = time.perf_counter()
+            for _ in range(times):
+                call()
+            found.append((time.perf_counter() - start) / times * 1e6)
+        return self.most(statistics.median(found))
+
+    def figures(self, makes: Mapping[str, Callable[[], Call]], time_: Callable[[Call], float]) -> Figures:
+        """Microseconds of each; what went wrong, in words, where that is on all ranks alike."""
+        found: Figures = {}
+        for name, make in makes.items():
+            try:
+                found[name] = time_(make())
+            except Exception as error:
+                found[name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        return found
+
+
+def ratio(figures: Figures, one: str, other: str) -> Figures:
+    """How many times as fast the other is, under a name of its own; nothing where one of them failed."""
+    first, second = figures.get(one), figures.get(other)
+    if isinstance(first, float) and isinstance(second, float) and second:
+        return {f"{one}/{other}": first / second}
+    return {}

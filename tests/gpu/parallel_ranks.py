@@ -1,0 +1,270 @@
+"""What each of two ranks on GPUs checks, one after the other: overlapped layers beside those that are not.
+
+``python -m tests.gpu.parallel_ranks RANK RANKS DIRECTORY SEED`` is one of them; tests/gpu/test_parallel.py starts them.
+All layers are batch-invariant, so that chunks of rows have the bits of all rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+import fp8gemm
+from fp8gemm.errors import InputError
+from fp8gemm.nn import Fp8Linear
+from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, overlap, symmetric
+
+HIDDEN, WIDE, REPLAYS = 2048, 4096, 200
+TOKENS = Shard(0)
+
+
+@dataclass
+class Rank:
+    """What a check is given; ``generator`` and ``chance`` are alike on all ranks."""
+
+    number: int
+    ranks: int
+    mesh: DeviceMesh
+    generator: torch.Generator
+    chance: random.Random
+
+    def rows(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.generator.device).bfloat16()
+
+    def part(self, x: Tensor, dim: int = 0) -> Tensor:
+        return x.chunk(self.ranks, dim)[self.number].contiguous()
+
+    def late(self) -> None:
+        """One of the ranks has more to do first, another one each time."""
+        rank, cycles = self.chance.randrange(self.ranks), self.chance.randrange(1, 2_000_000)
+        if rank == self.number:
+            torch.cuda._sleep(cycles)
+
+
+class Mlp(nn.Module):
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        options: dict[str, Any] = {"bias": bias, "device": "cuda", "dtype": torch.bfloat16}
+        self.up, self.down = (
+            Fp8Linear.from_linear(nn.Linear(*sizes, **options), batch_invariant=True)
+            for sizes in ((HIDDEN, WIDE), (WIDE, HIDDEN))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(torch.relu(self.up(x)))
+        return out
+
+
+def divided(rank: Rank, place: Placement, *, overlap: bool | None, bias: bool = True) -> Any:
+    plan = {
+        "up": ColwiseParallel(input_layouts=place, overlap=overlap),
+        "down": RowwiseParallel(output_layouts=place, overlap=overlap),
+    }
+    return parallelize_module(Mlp(bias=bias), rank.mesh, plan)
+
+
+@contextmanager
+def uses() -> Iterator[list[str]]:
+    """Names of what is asked of symmetric memory in a block of code."""
+    found: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("barrier", "copied", "summed"):
+            real = getattr(symmetric._CudaMemory, name)
+
+            def noted(memory: Any, *given: Any, real: Any = real, name: str = name) -> Any:
+                found.append(name)
+                return real(memory, *given)
+
+            patch.setattr(symmetric._CudaMemory, name, noted)
+        yield found
+
+
+def columns_have_the_bits_of_a_gather(rank: Rank) -> None:
+    for bias in (True, False):
+        plain, model = (divided(rank, TOKENS, overlap=each, bias=bias).up for each in (False, True))
+        for m in (1, 5, 128, 333, 1024):
+            for turn in range(5):
+                mine = rank.part(rank.rows(m * rank.ranks, HIDDEN))
+                rank.late()
+                with uses() as found:
+                    out = model(mine)
+                assert found == ["barrier", *["copied"] * (rank.ranks - 1), "barrier"]
+                assert torch.equal(out, plain(mine)), (m, turn)
+
+
+def sums_have_the_bits_of_a_reduce_scatter(rank: Rank) -> None:
+    """Of two ranks; of more they are added in float32."""
+    plain, model = (divided(rank, TOKENS, overlap=each).down for each in (False, True))
+    with pytest.MonkeyPatch.context() as patch:
+        for pieces in (1, 2, 3):
+            patch.setattr(chunks, "PIECES", pieces)
+            for m in (1, 5, 128, 333, 1024):
+                mine = rank.part(rank.rows(m * rank.ranks, WIDE), -1)
+                rank.late()
+                right, out = plain(mine), model(mine)
+                assert same_sums(rank, out, right), (pieces, m)
+                assert torch.equal(out, model(mine)), (pieces, m)
+                codes = fp8gemm.quantize_activation(mine)
+                assert same_sums(rank, model.forward_quantized(*codes), right), (pieces, m)
+
+
+def same_sums(rank: Rank, out: Tensor, right: Tensor) -> bool:
+    if rank.ranks == 2:
+        return torch.equal(out, right)
+    return bool((out - right).float().norm() <= 1e-2 * right.float().norm())
+
+
+def sums_of_few_rows_are_those_of_an_all_reduce(rank: Rank) -> None:
+    """By either kernel; what they gave stays as it was."""
+    plain, model = (divided(rank, Replicate(), overlap=each) for each in (False, True))
+    with pytest.MonkeyPatch.context() as patch:
+        for one_shot in (0, 1 << 30):
+            patch.setattr(symmetric, "ONE_SHOT_BYTES", one_shot)
+            kept = []
+            for turn in range(50):
+                x = rank.rows((1, 8, 16, 64, 256)[turn % 5], HIDDEN)
+                rank.late()
+                kept.append((model(x), x))
+            for out, x in kept:
+                assert same_sums(rank, out, plain(x)), (one_shot, len(x))
+
+
+def layers_share_memory(rank: Rank) -> None:
+    """Two in a row, and kinds by turns; results are looked at when all calls were made."""
+    models = [divided(rank, TOKENS, overlap=True, bias=bias) for bias in (True, False)]
+    plains = [divided(rank, TOKENS, overlap=False, bias=bias) for bias in (True, False)]
+    few = divided(rank, Replicate(), overlap=True)
+    kept = []
+    for turn in range(60):
+        mine = rank.part(rank.rows((256, 64, 512)[turn % 3] * rank.ranks, HIDDEN))
+        rank.late()
+        first = models[0](mine)
+        kept.append((mine, first, models[1](first)))
+        few(first[:8])
+        if turn % 4 == 0:  # each kind behind itself
+            kept.append((mine, models[0].down(models[0].up(mine).relu()), models[1](first)))
+            models[0].up(mine), models[1].up(mine)
+    for mine, first, second in kept:
+        right = plains[0](mine)
+        assert same_sums(rank, first, right) and (rank.ranks > 2 or torch.equal(second, plains[1](right)))
+
+
+def graphs_are_replayed_with_other_inputs(rank: Rank) -> None:
+    """Decode: two layers of one size in a row; prefill: gather, product, scatter."""
+    for place, m in ((Replicate(), 8), (TOKENS, 256)):
+        models = [divided(rank, place, overlap=True, bias=bias) for bias in (True, False)]
+        plains = [divided(rank, place, overlap=False, bias=bias) for bias in (True, False)]
+        x = rank.rows(m, HIDDEN)
+        models[1](models[0](x))  # makes workspaces and kernels
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            first = models[0](x)
+            second = models[1](first)
+        kept = []
+        for turn in range(REPLAYS):
+            new = rank.rows(m * rank.ranks, HIDDEN)
+            x.copy_(new[:m] if place == Replicate() else rank.part(new))
+            rank.late()
+            graph.replay()
+            if turn % 10 == 0:
+                models[0](x)  # calls between replays
+            kept.append((x.clone(), first.clone(), second.clone()))
+        for x_then, first_then, second_then in kept:
+            right = plains[0](x_then)
+            assert same_sums(rank, first_then, right)
+            assert rank.ranks > 2 or torch.equal(second_then, plains[1](right))
+
+
+def a_graph_makes_no_workspace(rank: Rank) -> None:
+    """Of a size that no call had: plain collectives take its place, or an error says so."""
+    rows = (symmetric.LEAST_BYTES << 4) // (2 * HIDDEN)
+    plain, model, asked = (divided(rank, Replicate(), overlap=each) for each in (False, None, True))
+    x = rank.rows(rows, HIDDEN)
+    right = plain(x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "LIMITS", replace(overlap.LIMITS, summed_bytes=1 << 40))
+        model.up(x), plain.down(plain.up(x))
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with uses() as found, torch.cuda.graph(graph):
+            out = model(x)
+            with pytest.raises(InputError, match="overlap: .*before a CUDA graph"):
+                asked(x)
+        graph.replay()
+        assert found == [] and same_sums(rank, out, right)
+        with uses() as found:
+            assert same_sums(rank, asked(x), right) and found == ["summed"]
+
+
+def calls_on_other_streams_wait_for_each_other(rank: Rank) -> None:
+    plain, model = (divided(rank, TOKENS, overlap=each) for each in (False, True))
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    inputs = [rank.part(rank.rows(256 * rank.ranks, HIDDEN)) for _ in range(20)]
+    torch.cuda.synchronize()
+    outs = []
+    for turn, mine in enumerate(inputs):
+        with torch.cuda.stream(streams[turn % 2]):
+            rank.late()
+            outs.append(model(mine))
+    torch.cuda.synchronize()
+    for mine, out in zip(inputs, outs, strict=True):
+        assert same_sums(rank, out, plain(mine))
+
+
+CHECKS: tuple[Callable[[Rank], None], ...] = (
+    columns_have_the_bits_of_a_gather,
+    sums_have_the_bits_of_a_reduce_scatter,
+    sums_of_few_rows_are_those_of_an_all_reduce,
+    layers_share_memory,
+    graphs_are_replayed_with_other_inputs,
+    a_graph_makes_no_workspace,
+    calls_on_other_streams_wait_for_each_other,
+)
+
+
+def main(number: int, ranks: int, directory: Path, seed: int) -> None:
+    """Run all checks, and write what went wrong in each; one that fails is the last, for ranks belong together."""
+    device = torch.device("cuda", number)
+    torch.cuda.set_device(device)
+    store = dist.FileStore(str(directory / "store"), ranks)
+    limit = timedelta(seconds=60)
+    dist.init_process_group("nccl", store=store, rank=number, world_size=ranks, timeout=limit, device_id=device)
+    mesh = init_device_mesh("cuda", (ranks,))
+    found: dict[str, str] = {}
+    for check in CHECKS:
+        generator = torch.Generator(device).manual_seed(seed)
+        try:
+            with torch.no_grad():
+                check(Rank(number, ranks, mesh, generator, random.Random(seed)))
+            torch.cuda.synchronize()
+            found[check.__name__] = ""
+        except Exception:
+            found[check.__name__] = traceback.format_exc()
+        (directory / f"{number}.json").write_text(json.dumps(found))
+        store.set(f"{check.__name__} on {number}", "failed" if found[check.__name__] else "held")
+        if any(store.get(f"{check.__name__} on {other}") != b"held" for other in range(ranks)):
+            break
+    os._exit(int(any(found.values())))  # what a broken group has still queued is not waited for
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
