@@ -61,6 +61,7 @@ def _prefill(part: Part, sizes: Sizes, m: int) -> None:
         "all_reduce": partial(made, mlps.ours, x, ALL, overlap=False),
         "fp8_gather": partial(made, mlps.ours, mine, TOKENS, overlap=False),
         "overlapped": partial(made, mlps.ours, mine, TOKENS, overlap=True),
+        "unasked": partial(made, mlps.ours, mine, TOKENS, overlap=None),
         "bf16_one": partial(made, mlps.bfloat16, x),
         "bf16_all_reduce": partial(made, mlps.bfloat16, x, ALL),
         "bf16_gather": partial(made, mlps.bfloat16, mine, TOKENS),
@@ -69,6 +70,7 @@ def _prefill(part: Part, sizes: Sizes, m: int) -> None:
     part.add(f"{sizes.name} M={m}, us", found)
     pairs = [("one", each) for each in ("all_reduce", "fp8_gather", "overlapped")]
     pairs += [("bf16_one", "bf16_all_reduce"), ("bf16_all_reduce", "all_reduce"), ("bf16_gather", "overlapped")]
+    pairs += [("fp8_gather", "overlapped"), ("fp8_gather", "unasked")]
     speeds: Figures = {}
     for pair in pairs:
         speeds |= ratio(found, *pair)
@@ -178,7 +180,8 @@ def _sums(part: Part, name: str, x: Tensor) -> None:
             with changed(symmetric, "ONE_SHOT_BYTES", most):
                 found |= world.figures({kernel: partial(bound, memory.summed, mine)}, world.graph_us)
         found |= world.figures({"two_shot_in_place_and_copy": lambda: in_place}, world.graph_us)
-    part.add(name, found)
+    speeds = [ratio(found, "nccl", kernel) for kernel in ONE_SHOT]
+    part.add(name, found | speeds[0] | speeds[1])
 
 
 def _itself(call: Call) -> Call:
@@ -245,7 +248,14 @@ def host(part: Part) -> None:
     }
     if not world.tiny:
         makes["rowwise_overlapped"] = lambda: bound(layer(size, wide, RowwiseParallel(overlap=True)), x)
-    part.add("a call, of the host", world.figures(makes, world.host_us))
+    found = world.figures(makes, world.host_us)
+    part.add("a call, of the host", found)
+    over: Figures = {}
+    for name, base in (("colwise", "not_divided"), ("rowwise", "all_reduce"), ("rowwise_overlapped", "all_reduce")):
+        whole, less = found.get(name), found.get(base)
+        if isinstance(whole, float) and isinstance(less, float):
+            over[f"{name}-{base}"] = whole - less
+    part.add("a call, of the host, less", over)
 
 
 SECTIONS: dict[str, Callable[[Part], None]] = {
