@@ -119,9 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", type=Path, metavar="PATH", help="with --engine: a model's config.json, or its directory"
     )
-    parser.add_argument(
-        "--tp", type=parse_positive, default=1, help="with --engine: ranks that share the model's layers"
-    )
+    parser.add_argument("--tp", type=parse_positive, default=1, help="with --engine: ranks that share layers")
     parser.add_argument("--only", choices=GROUPED_PARTS, help="with --grouped, this part of them")
     parser.add_argument("--seed", type=int, help="of the random operands, default a fresh one")
     add_json(parser, ", again after each shape")
