@@ -32,7 +32,7 @@ from fp8gemm.parallel.blocks import (
 )
 from fp8gemm.parallel.collectives import gather_quantized, gathered
 from fp8gemm.parallel.layouts import Layouts, given_away, is_last, redistributed
-from fp8gemm.parallel.overlap import check_overlap, gathered_beside, summed_beside
+from fp8gemm.parallel.overlap import check_overlap, gathered_beside, may_overlap, summed_beside
 from fp8gemm.products.linear import check_input
 from fp8gemm.products.watched import goes_to_operator
 
@@ -51,7 +51,7 @@ class ParallelLinear(Fp8Linear):
     _is_direct: bool
     """Whether inputs are multiplied as they come, and nothing depends on how many dimensions they have."""
     _may_overlap: bool
-    """Whether there are other ranks, and it was not asked never to send beside a product."""
+    """As `fp8gemm.parallel.overlap` says of its layouts."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output.
@@ -292,7 +292,7 @@ def _made(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts) -> Fp8
     layer._layouts = layouts
     layer._adds_bias = kind.divided == 0 or layouts.mesh.get_local_rank() == 0
     comes, goes = (Replicate(), Shard(-1)) if kind.divided == 0 else (Shard(-1), Replicate())
-    layer._may_overlap = layouts.overlap is not False and layouts.mesh.size() > 1
+    layer._may_overlap = may_overlap(layouts)
     layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
     layer._prepare()
     return layer

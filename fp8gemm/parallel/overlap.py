@@ -39,16 +39,14 @@ class Limits:
     summed_bytes: int
 
 
-_NEVER = 1 << 62
+LIMITS: Limits | None = None
+"""None: nothing was measured yet, and nothing is overlapped unasked."""
 
-LIMITS = Limits(
-    # Nothing was measured yet, so that nothing is overlapped unasked.
-    gathered_rows=_NEVER,
-    gathered_bytes=0,
-    scattered_rows=_NEVER,
-    scattered_bytes=0,
-    summed_bytes=-1,
-)
+
+def may_overlap(layouts: Layouts) -> bool:
+    """Whether a layer's calls can be overlapped at all."""
+    asked = LIMITS is not None if layouts.overlap is None else layouts.overlap
+    return asked and layouts.mesh.size() > 1
 
 
 def check_overlap(layouts: Layouts) -> None:
@@ -57,7 +55,7 @@ def check_overlap(layouts: Layouts) -> None:
     Raises:
         InputError: it cannot.
     """
-    if layouts.overlap and layouts.mesh.size() > 1:
+    if layouts.overlap and may_overlap(layouts):
         kind = layouts.mesh.device_type
         device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
         if said := symmetric.refusal(layouts.mesh.get_group(), device):
@@ -111,7 +109,7 @@ def gathered_beside(
     if not rows:
         return None
     size = quantized_bytes(rows, k)
-    wins = rows >= limits.gathered_rows and size >= limits.gathered_bytes
+    wins = limits is not None and rows >= limits.gathered_rows and size >= limits.gathered_bytes
     memory = _memory_for(layouts, x.device, size, wins=wins, unfit=_unfit_to_divide("x", x.shape, dim))
     if memory is None:
         return None
@@ -143,14 +141,16 @@ def summed_beside(
     rows = math.prod(leading)
     size = rows * n * dtype.itemsize
     if isinstance(wanted, Replicate) and rows:
-        wins = size <= limits.summed_bytes
+        wins = limits is not None and size <= limits.summed_bytes
         memory = _memory_for(layouts, device, size, wins=wins, unfit=_unfit_to_sum(size, dtype))
         if memory is None:
             return None
         out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
     elif isinstance(wanted, Shard) and rows:
         dim = wanted.dim % len(shape)
-        wins = rows // ranks >= limits.scattered_rows and size // ranks >= limits.scattered_bytes
+        wins = limits is not None and (
+            rows // ranks >= limits.scattered_rows and size // ranks >= limits.scattered_bytes
+        )
         unfit = _unfit_to_divide("the output", shape, dim) or (
             f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
         )

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -197,11 +197,12 @@ def graphs_are_replayed_with_other_inputs(rank: Rank) -> None:
 def a_graph_makes_no_workspace(rank: Rank) -> None:
     """Of a size that no call had: plain collectives take its place, or an error says so."""
     rows = (symmetric.LEAST_BYTES << 4) // (2 * HIDDEN)
-    plain, model, asked = (divided(rank, Replicate(), overlap=each) for each in (False, None, True))
-    x = rank.rows(rows, HIDDEN)
-    right = plain(x)
+    never = 1 << 62
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "LIMITS", replace(overlap.LIMITS, summed_bytes=1 << 40))
+        patch.setattr(overlap, "LIMITS", overlap.Limits(never, 0, never, 0, summed_bytes=1 << 40))
+        plain, model, asked = (divided(rank, Replicate(), overlap=each) for each in (False, None, True))
+        x = rank.rows(rows, HIDDEN)
+        right = plain(x)
         model.up(x), plain.down(plain.up(x))
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
