@@ -114,6 +114,23 @@ def empty_mn_major_groups(groups: int, rows: int, columns: int, *, device: torch
     return torch.empty(groups * columns * pitch, dtype=torch.float32, device=device).as_strided(shape, strides)
 
 
+def scales_offset(rows: int, k: int) -> int:
+    """Bytes of a workspace ahead of the scales of so many quantised rows: their codes, and what is left of a line."""
+    return -(-rows * k // SCALE_BLOCK) * SCALE_BLOCK
+
+
+def quantized_bytes(rows: int, k: int) -> int:
+    """Of a workspace for codes and MN-major scales of so many rows."""
+    return scales_offset(rows, k) + 4 * mn_major_pitch(rows) * block_count(k)
+
+
+def quantized_in(workspace: Tensor, rows: int, k: int) -> tuple[Tensor, Tensor]:
+    """Codes (rows, K) and MN-major scales in `quantized_bytes` of uint8, without a copy."""
+    codes = workspace[: rows * k].view(torch.float8_e4m3fn).view(rows, k)
+    scales = workspace[scales_offset(rows, k) :].view(torch.float32)
+    return codes, scales.as_strided((rows, block_count(k)), (1, mn_major_pitch(rows)))
+
+
 def to_mn_major(scales: Tensor) -> Tensor:
     """`scales` in the MN-major layout.
 

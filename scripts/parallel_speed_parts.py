@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -101,16 +101,6 @@ def _errors(world: Ranks, mlps: Mlps, x: Tensor) -> Figures:
     return found
 
 
-@contextmanager
-def changed(module: Any, name: str, value: object) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
 def decode(part: Part) -> None:
     for sizes in models(part.world):
         mlps = Mlps(part.world, sizes)
@@ -125,7 +115,7 @@ def _decode(part: Part, name: str, kinds: dict[str, Mlp], x: Tensor) -> None:
     world = part.world
     found = world.figures({kind: partial(bound, kinds[kind], x) for kind in ("one", "nccl")}, world.graph_us)
     for kernel, most in ONE_SHOT.items() if "shared" in kinds else ():
-        with changed(symmetric, "ONE_SHOT_BYTES", most):
+        with mock.patch.object(symmetric, "ONE_SHOT_BYTES", most):
             found |= world.figures({kernel: partial(bound, kinds["shared"], x)}, world.graph_us)
     speeds: Figures = {}
     for kind in ("nccl", *ONE_SHOT):
@@ -157,7 +147,7 @@ def _scatter(part: Part, name: str, plain: Any, shared: Any, codes: tuple[Tensor
     world = part.world
     found = world.figures({"off": partial(bound, plain.forward_quantized, *codes)}, world.us)
     for pieces in (1, 2) if shared is not None else ():
-        with changed(chunks, "PIECES", pieces):
+        with mock.patch.object(chunks, "PIECES", pieces):
             kind = "on" if pieces == 1 else f"on_{pieces}_pieces"
             found |= world.figures({kind: partial(bound, shared.forward_quantized, *codes)}, world.us)
     part.add(name, found | ratio(found, "off", "on"))
@@ -177,7 +167,7 @@ def _sums(part: Part, name: str, x: Tensor) -> None:
             return mine.clone()
 
         for kernel, most in ONE_SHOT.items():
-            with changed(symmetric, "ONE_SHOT_BYTES", most):
+            with mock.patch.object(symmetric, "ONE_SHOT_BYTES", most):
                 found |= world.figures({kernel: partial(bound, memory.summed, mine)}, world.graph_us)
         found |= world.figures({"two_shot_in_place_and_copy": lambda: in_place}, world.graph_us)
     speeds = [ratio(found, "nccl", kernel) for kernel in ONE_SHOT]

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from fp8gemm.checks.dtypes import CODES
 from fp8gemm.parallel.symmetric import Memory
 from fp8gemm.products.quantize import activation_into
-from fp8gemm.scales import block_count, mn_major_pitch
-from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.scales import quantized_bytes, quantized_in
 
 PIECES = 1
 """Into which the rows for one peer are divided, each sent when it is computed; to be measured."""
@@ -41,7 +39,7 @@ def product_of_gathered(
     chunks = out.chunk(memory.ranks)
     # What this rank has here was read by others in calls before this one alone, by rule 2.
     mine = memory.part(memory.rank, 0, size)
-    activation_into(x, *_unpacked(mine, rows, k))
+    activation_into(x, *quantized_in(mine, rows, k))
     memory.barrier()  # rule 1: all have quantised theirs
     # A ring, so that no two ranks read from the same one at a time.
     peers = [(memory.rank + step) % memory.ranks for step in range(1, memory.ranks)]
@@ -51,14 +49,14 @@ def product_of_gathered(
         (peer, here, memory.copied(here, memory.part(peer, 0, size))) for peer, here in zip(peers, came, strict=True)
     )
     try:
-        multiply(*_unpacked(mine, rows, k), chunks[memory.rank])
+        multiply(*quantized_in(mine, rows, k), chunks[memory.rank])
         while rest:
             peer, here, wait = rest.popleft()
             wait()
             if not rest:
                 # Rule 2: all have copied all they need. Ahead of the last product, behind which ranks need not meet.
                 memory.barrier()
-            multiply(*_unpacked(here, rows, k), chunks[peer])
+            multiply(*quantized_in(here, rows, k), chunks[peer])
     except BaseException:
         # Others have this rank's rows and go on: it stays in step, and what is copied into is given back behind that.
         for _, _, wait in rest:
@@ -67,22 +65,6 @@ def product_of_gathered(
             memory.barrier()
         raise
     return out
-
-
-def quantized_bytes(rows: int, k: int) -> int:
-    """Of codes and scales of so many rows, as `product_of_gathered` lays them out."""
-    return _codes_bytes(rows, k) + 4 * mn_major_pitch(rows) * block_count(k)
-
-
-def _codes_bytes(rows: int, k: int) -> int:
-    return -(-rows * k // SCALE_BLOCK) * SCALE_BLOCK  # so that scales begin on a whole line
-
-
-def _unpacked(area: Tensor, rows: int, k: int) -> tuple[Tensor, Tensor]:
-    """Codes and MN-major scales that lie behind each other, one copy for both."""
-    codes = area[: rows * k].view(CODES).view(rows, k)
-    scales = area[_codes_bytes(rows, k) :].view(torch.float32)
-    return codes, scales.as_strided((rows, block_count(k)), (1, mn_major_pitch(rows)))
 
 
 def product_scattered(

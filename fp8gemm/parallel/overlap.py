@@ -13,10 +13,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.parallel import symmetric
-from fp8gemm.parallel.chunks import product_of_gathered, product_scattered, product_summed, quantized_bytes
+from fp8gemm.parallel.chunks import product_of_gathered, product_scattered, product_summed
 from fp8gemm.parallel.layouts import Layouts
 from fp8gemm.parallel.symmetric import Memory
 from fp8gemm.products.operands import contiguous_rows
+from fp8gemm.scales import quantized_bytes
 
 SUMMED = (torch.bfloat16, torch.float32)
 """Dtypes that torch's kernels sum."""

@@ -5,7 +5,7 @@ Keywords and defaults are torch's, and so is what becomes of layers that are not
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import ClassVar, get_args
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -20,7 +20,38 @@ from fp8gemm.parallel.linear import ColwiseLinear, ParallelLinear, RowwiseLinear
 from fp8gemm.quoting import quoted
 
 
-class ColwiseParallel(parallel.ColwiseParallel):
+class _OfLinear:
+    """What is ours of both styles of linear layers; ahead of torch's among the bases of a class.
+
+    NOTE: no style by itself, so that to a type checker a plan of both is one of torch's styles.
+    """
+
+    _kind: ClassVar[type[ParallelLinear]]
+    input_layouts: tuple[Placement]
+    output_layouts: tuple[Placement]
+    use_local_output: bool
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+        overlap: bool | None = None,
+    ) -> None:
+        options = {"input_layouts": input_layouts, "output_layouts": output_layouts}
+        super().__init__(**options, use_local_output=use_local_output)  # type: ignore[call-arg]  # torch's style is next
+        self.overlap = _checked(overlap)
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not isinstance(module, Fp8Linear):
+            return super()._apply(module, device_mesh)  # type: ignore[misc, no-any-return]
+        (given,), (wanted,) = self.input_layouts, self.output_layouts
+        layouts = Layouts(device_mesh, given, wanted, self.use_local_output, self.overlap)
+        return parallelize(module, self._kind, layouts, _source(self))
+
+
+class ColwiseParallel(_OfLinear, parallel.ColwiseParallel):
     """Each rank has rows of the weight of an `fp8gemm.nn.Fp8Linear`, and columns of its output.
 
     An input that is sharded along other dimensions than its last is quantised where it is, and gathered in FP8. Weight
@@ -39,25 +70,10 @@ class ColwiseParallel(parallel.ColwiseParallel):
             each other's memory; nothing was changed. A call that cannot be overlapped is refused then, too.
     """
 
-    def __init__(
-        self,
-        *,
-        input_layouts: Placement | None = None,
-        output_layouts: Placement | None = None,
-        use_local_output: bool = True,
-        overlap: bool | None = None,
-    ) -> None:
-        options = {"input_layouts": input_layouts, "output_layouts": output_layouts}
-        super().__init__(**options, use_local_output=use_local_output)
-        self.overlap = _checked(overlap)
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if isinstance(module, Fp8Linear):
-            return _parallelized(module, ColwiseLinear, self, device_mesh)
-        return super()._apply(module, device_mesh)
+    _kind = ColwiseLinear
 
 
-class RowwiseParallel(parallel.RowwiseParallel):
+class RowwiseParallel(_OfLinear, parallel.RowwiseParallel):
     """Each rank has columns of the weight of an `fp8gemm.nn.Fp8Linear`, and a part of each sum of its output.
 
     The parts, rounded to the output's dtype, are summed by an all-reduce, or a reduce-scatter where the output is
@@ -77,22 +93,7 @@ class RowwiseParallel(parallel.RowwiseParallel):
             each other's memory; nothing was changed. A call that cannot be overlapped is refused then, too.
     """
 
-    def __init__(
-        self,
-        *,
-        input_layouts: Placement | None = None,
-        output_layouts: Placement | None = None,
-        use_local_output: bool = True,
-        overlap: bool | None = None,
-    ) -> None:
-        options = {"input_layouts": input_layouts, "output_layouts": output_layouts}
-        super().__init__(**options, use_local_output=use_local_output)
-        self.overlap = _checked(overlap)
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if isinstance(module, Fp8Linear):
-            return _parallelized(module, RowwiseLinear, self, device_mesh)
-        return super()._apply(module, device_mesh)
+    _kind = RowwiseLinear
 
 
 class ExpertParallel(parallel.ParallelStyle):
@@ -126,22 +127,12 @@ class ExpertParallel(parallel.ParallelStyle):
         return parallelize_experts(module, device_mesh, self.input_layouts, self.exchange, _source(self))
 
 
-def _parallelized(
-    layer: Fp8Linear,
-    kind: type[ParallelLinear],
-    style: ColwiseParallel | RowwiseParallel,
-    mesh: DeviceMesh,
-) -> Fp8Linear:
-    (given,), (wanted,) = style.input_layouts, style.output_layouts
-    return parallelize(layer, kind, Layouts(mesh, given, wanted, style.use_local_output, style.overlap), _source(style))
-
-
 def _checked(overlap: object) -> bool | None:
     if overlap is None or isinstance(overlap, bool):
         return overlap
     raise InputError(f"overlap: expected True, False or None, got {quoted(overlap)}")
 
 
-def _source(style: parallel.ParallelStyle) -> int | None:
+def _source(style: object) -> int | None:
     """The rank whose values are sent to all: newer than torch 2.6, where it is the first."""
     return getattr(style, "src_data_rank", 0)

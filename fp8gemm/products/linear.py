@@ -24,8 +24,8 @@ from fp8gemm.products.operands import contiguous_rows, uses_reference
 from fp8gemm.products.plans import Plan, plan
 from fp8gemm.products.quantizers import ALIGNMENT, rows_quantizer
 from fp8gemm.reference import gemm_reference, quantize_rows
-from fp8gemm.scales import block_count, mn_major_pitch
-from fp8gemm.sizes import SCALE_BLOCK, check_size
+from fp8gemm.scales import quantized_bytes, quantized_in, scales_offset
+from fp8gemm.sizes import check_size
 
 _CALLS, _SHAPES, _PLACES = 256, 64, 8
 
@@ -54,8 +54,8 @@ class _Layout:
         self.shape = (*x.shape[:-1], n)
         self.strides = torch.empty(self.shape, device="meta").stride()
         self.dtype, self.device, self.settings = x.dtype, x.device, settings.current()
-        self.scales_offset = -(-rows * k // SCALE_BLOCK) * SCALE_BLOCK  # bytes: behind the codes, on a whole line
-        self.workspace = (self.scales_offset + 4 * mn_major_pitch(rows) * block_count(k),)
+        self.scales_offset = scales_offset(rows, k)
+        self.workspace = (quantized_bytes(rows, k),)
         self.launches: Recent[Launches] = Recent(_PLACES)
 
 
@@ -215,9 +215,7 @@ class LinearPlan:
         k, n = x.shape[-1], out.shape[-1]
         rows = x.view(-1, k)
         m = rows.shape[0]
-        codes = workspace[: m * k].view(torch.float8_e4m3fn).view(m, k)
-        scales = workspace[layout.scales_offset :].view(torch.float32)
-        scales = scales.as_strided((m, block_count(k)), (1, mn_major_pitch(m)))
+        codes, scales = quantized_in(workspace, m, k)
         index = x.device.index
         quantizer = quantizer_for(rows_quantizer(QuantizeSource.PLAIN, x.dtype, rows_of_warp(m, k)), index)
         kernel = plan.kernel_for(m)

@@ -17,6 +17,7 @@ import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, overlap, symmetric
+from fp8gemm.scales import quantized_bytes
 from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, inputs, mlp, part, sent
 from tests.distributed.shared import Uses, shared_memory
 from tests.distributed.world import Check, Rank
@@ -173,7 +174,7 @@ def a_rank_that_fails_stays_in_step_with_others(world: Rank) -> None:
     of_all = fp8gemm.quantize_activation(x)
     right = (of_all[0].float()[:, :3] * of_all[1][:, :1]).to(x.dtype)
     with reached(world) as uses:
-        memory = symmetric.memory_of(group, torch.device("cpu"), chunks.quantized_bytes(rows, HIDDEN))
+        memory = symmetric.memory_of(group, torch.device("cpu"), quantized_bytes(rows, HIDDEN))
         assert isinstance(memory, symmetric.Memory)
         for fails_at in range(world.ranks):
             calls = iter(range(world.ranks))

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,17 @@ def environment() -> dict[str, str]:
 def start(ranks: int, directory: Path, kept: Path, only: str = "") -> list[subprocess.Popen[str]]:
     """The processes of a world, which meet in an empty ``directory`` and write there what they found: in all checks
     that are for so many, or in the one that has this name."""
+    return spawn("tests.distributed.world", ranks, directory, str(kept), only, env=environment())
+
+
+def spawn(module: str, ranks: int, directory: Path, *words: str, env: Mapping[str, str]) -> list[subprocess.Popen[str]]:
+    """A process for each rank, of a module that is told the rank, how many there are, the directory, and words."""
     directory.mkdir(parents=True, exist_ok=True)
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed.world", str(rank), str(ranks), str(directory), str(kept), only],
+            [sys.executable, "-m", module, str(rank), str(ranks), str(directory), *words],
             cwd=ROOT,
-            env=environment(),
+            env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -72,16 +78,16 @@ def start(ranks: int, directory: Path, kept: Path, only: str = "") -> list[subpr
     ]
 
 
-def outcomes(processes: list[subprocess.Popen[str]], directory: Path) -> dict[str, str]:
+def outcomes(processes: list[subprocess.Popen[str]], directory: Path, *, limit_s: float = LIMIT_S) -> dict[str, str]:
     """What went wrong in each check that was begun, in words; nothing if it held on all ranks."""
-    end = time.monotonic() + LIMIT_S
+    end = time.monotonic() + limit_s
     said = []
     for process in processes:
         try:
             said.append(process.communicate(timeout=max(end - time.monotonic(), 1.0))[0])
         except subprocess.TimeoutExpired:
             process.kill()
-            said.append(f"killed after {LIMIT_S} s\n{process.communicate()[0]}")
+            said.append(f"killed after {limit_s} s\n{process.communicate()[0]}")
     found: dict[str, str] = {}
     for rank, printed in enumerate(said):
         path = directory / f"{rank}.json"
@@ -95,19 +101,14 @@ def outcomes(processes: list[subprocess.Popen[str]], directory: Path) -> dict[st
     return found
 
 
-def main(rank: int, ranks: int, directory: Path, kept: Path, only: str) -> None:
-    """Run all checks that are for a world of this size, or one."""
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=COLLECTIVE_S)
-    store = dist.FileStore(str(directory / "store"), ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
-    from tests.distributed.checks import CHECKS, DYING  # here, because each imports much
-
+def held(
+    checks: Mapping[str, Callable[[], None]], rank: int, ranks: int, directory: Path, store: dist.FileStore
+) -> bool:
+    """Whether all checks held on all ranks. What went wrong in each is written; one that fails is the last."""
     found: dict[str, str] = {}
-    checks = {only: DYING} if only == DYING.__name__ else CHECKS[ranks]
     for name, check in checks.items():
         try:
-            check(Rank(rank, ranks, kept))
+            check()
             found[name] = ""
         except pytest.skip.Exception as skipped:
             found[name] = f"{SKIPPED}{skipped}"
@@ -116,7 +117,22 @@ def main(rank: int, ranks: int, directory: Path, kept: Path, only: str) -> None:
         (directory / f"{rank}.json").write_text(json.dumps(found))
         store.set(f"{name} on {rank}", "failed" if found[name] and not found[name].startswith(SKIPPED) else "held")
         if any(store.get(f"{name} on {other}") != b"held" for other in range(ranks)):
-            os._exit(1)  # a group of which some ranks are elsewhere would not be left
+            return False
+    return True
+
+
+def main(rank: int, ranks: int, directory: Path, kept: Path, only: str) -> None:
+    """Run all checks that are for a world of this size, or one."""
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=COLLECTIVE_S)
+    store = dist.FileStore(str(directory / "store"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
+    from tests.distributed.checks import CHECKS, DYING  # here, because each imports much
+
+    checks = {only: DYING} if only == DYING.__name__ else CHECKS[ranks]
+    calls = {name: partial(check, Rank(rank, ranks, kept)) for name, check in checks.items()}
+    if not held(calls, rank, ranks, directory, store):
+        os._exit(1)  # a group of which some ranks are elsewhere would not be left
     dist.destroy_process_group()
     # Once in some forty processes gloo's threads abort while the interpreter ends, when all is said and done.
     sys.stdout.flush()

@@ -6,15 +6,14 @@ All layers are batch-invariant, so that chunks of rows have the bits of all rows
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, overlap, symmetric
+from tests.distributed.world import held
 
 HIDDEN, WIDE, REPLAYS = 2048, 4096, 200
 TOKENS = Shard(0)
@@ -243,28 +243,23 @@ CHECKS: tuple[Callable[[Rank], None], ...] = (
 
 
 def main(number: int, ranks: int, directory: Path, seed: int) -> None:
-    """Run all checks, and write what went wrong in each; one that fails is the last, for ranks belong together."""
+    """Run all checks, and write what went wrong in each."""
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     store = dist.FileStore(str(directory / "store"), ranks)
     limit = timedelta(seconds=60)
     dist.init_process_group("nccl", store=store, rank=number, world_size=ranks, timeout=limit, device_id=device)
     mesh = init_device_mesh("cuda", (ranks,))
-    found: dict[str, str] = {}
-    for check in CHECKS:
+
+    def call(check: Callable[[Rank], None]) -> None:
         generator = torch.Generator(device).manual_seed(seed)
-        try:
-            with torch.no_grad():
-                check(Rank(number, ranks, mesh, generator, random.Random(seed)))
-            torch.cuda.synchronize()
-            found[check.__name__] = ""
-        except Exception:
-            found[check.__name__] = traceback.format_exc()
-        (directory / f"{number}.json").write_text(json.dumps(found))
-        store.set(f"{check.__name__} on {number}", "failed" if found[check.__name__] else "held")
-        if any(store.get(f"{check.__name__} on {other}") != b"held" for other in range(ranks)):
-            break
-    os._exit(int(any(found.values())))  # what a broken group has still queued is not waited for
+        with torch.no_grad():
+            check(Rank(number, ranks, mesh, generator, random.Random(seed)))
+        torch.cuda.synchronize()
+
+    calls = {check.__name__: partial(call, check) for check in CHECKS}
+    # What a broken group has still queued is not waited for.
+    os._exit(0 if held(calls, number, ranks, directory, store) else 1)
 
 
 if __name__ == "__main__":
