@@ -15,7 +15,7 @@ VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
 FOLDER = Path(os.environ.get("FP8GEMM_TEST_ENGINES") or Path.home() / ".cache" / "fp8gemm-tests" / "engines")
 
 
-_KEPT = 2
+_KEPT = 3
 """Another number where more is kept of what is downloaded: what lies there from before does not do then."""
 
 

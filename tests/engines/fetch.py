@@ -89,14 +89,14 @@ def fetch_compiled(scratch: Path) -> None:
 
 
 def fetch_sglang(scratch: Path) -> None:
-    """SGLang's Python, and the CUDA sources that its Python looks for when it is imported."""
+    """SGLang's Python, and the CUDA sources that it looks for when it is imported, and compiles on a GPU."""
     version, into = VERSIONS["sglang"], scratch / "sglang"
     for_one = ("--python-version", "3.11", "--only-binary", ":all:", "--platform", "manylinux_2_34_x86_64")
     pip("download", "--no-deps", *for_one, "--dest", str(into), f"sglang=={version}")
     target = fresh(place("sglang"))
     with zipfile.ZipFile(verified(into, "sglang")) as archive:
         for name in archive.namelist():
-            if name.endswith((".py", ".json", ".cuh", "METADATA")):
+            if name.endswith((".py", ".json", ".cuh", ".h", "METADATA")):
                 write(target / name, archive.read(name))
     complete("sglang").touch()
 
