@@ -43,8 +43,8 @@ class SortedTokens:
     """Tokens in the order of their experts, each as often as it has experts.
 
     Attributes:
-        codes: (T * top_k, K) float8_e4m3fn, contiguous. Rows of no group come last.
-        scales: (T * top_k, ceil(K/128)) float32, MN-major.
+        codes: (T * top_k, K) float8_e4m3fn, contiguous. Rows of no group come last, and hold anything.
+        scales: (T * top_k, ceil(K/128)) float32, MN-major; the same.
         offsets: (G + 1,) int32: rows ``offsets[g]`` to ``offsets[g + 1]`` are those of expert g.
         permutation: what `unpermute` needs.
     """
@@ -84,7 +84,8 @@ def permute(
         codes: (T, K) float8_e4m3fn, K contiguous. T may be 0.
         scales: (T, ceil(K/128)) float32, best MN-major.
         expert_ids: (T, top_k) int32 or int64. Ids outside ``first_expert`` to ``first_expert + num_experts - 1``, those
-            of other ranks' experts or -1, belong to no group: their rows come last, from ``offsets[num_experts]`` on.
+            of other ranks' experts or -1, belong to no group: their rows come last, from ``offsets[num_experts]`` on,
+            and hold anything.
         num_experts: G, at least 1.
         first_expert: the id of group 0.
 
@@ -93,7 +94,8 @@ def permute(
     """
     _check_tokens(codes, scales, expert_ids, num_experts, first_expert)
     offsets, rows, kept = products.route(expert_ids, num_experts, first_expert)
-    return SortedTokens(*products.copy_to_rows(codes, scales, rows), offsets, Permutation(rows, kept))
+    copies = products.copy_to_rows(codes, scales, rows, offsets)
+    return SortedTokens(*copies, offsets, Permutation(rows, kept))
 
 
 def quantize_permuted(x: Tensor, expert_ids: Tensor, num_experts: int, *, first_expert: int = 0) -> SortedTokens:
@@ -102,9 +104,6 @@ def quantize_permuted(x: Tensor, expert_ids: Tensor, num_experts: int, *, first_
     Args:
         x: (T, K) bfloat16, float16 or float32, as in `fp8gemm.quantize_activation`.
         expert_ids, num_experts, first_expert: as in `permute`.
-
-    Returns:
-        What `permute` does, but for rows of no group, from ``offsets[num_experts]`` on, which hold anything.
 
     Raises:
         InputError: a tensor is not as described.

@@ -18,8 +18,16 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import fp8gemm
 from fp8gemm.nn import Fp8Experts, Fp8Linear
-from fp8gemm.parallel import ColwiseParallel, ExpertParallel, RowwiseParallel, chunks, gather_quantized, symmetric
-from fp8gemm.parallel.collectives import gathered
+from fp8gemm.parallel import (
+    ColwiseParallel,
+    ExpertParallel,
+    RowwiseParallel,
+    chunks,
+    gather_quantized,
+    overlap,
+    symmetric,
+)
+from fp8gemm.parallel.collectives import gathered, packed
 
 TOKENS, ALL = Shard(0), Replicate()
 ONE_SHOT = {"one_shot": 1 << 40, "two_shot": 0}
@@ -59,6 +67,7 @@ def _prefill(part: Part, sizes: Sizes, m: int) -> None:
     makes = {
         "one": partial(made, mlps.ours, x),
         "all_reduce": partial(made, mlps.ours, x, ALL, overlap=False),
+        "overlapped_sum": partial(made, mlps.ours, x, ALL, overlap=True),
         "fp8_gather": partial(made, mlps.ours, mine, TOKENS, overlap=False),
         "overlapped": partial(made, mlps.ours, mine, TOKENS, overlap=True),
         "unasked": partial(made, mlps.ours, mine, TOKENS, overlap=None),
@@ -68,9 +77,9 @@ def _prefill(part: Part, sizes: Sizes, m: int) -> None:
     }
     found = world.figures(makes, world.us)
     part.add(f"{sizes.name} M={m}, us", found)
-    pairs = [("one", each) for each in ("all_reduce", "fp8_gather", "overlapped")]
+    pairs = [("one", each) for each in ("all_reduce", "overlapped_sum", "fp8_gather", "overlapped")]
     pairs += [("bf16_one", "bf16_all_reduce"), ("bf16_all_reduce", "all_reduce"), ("bf16_gather", "overlapped")]
-    pairs += [("fp8_gather", "overlapped"), ("fp8_gather", "unasked")]
+    pairs += [("all_reduce", "overlapped_sum"), ("fp8_gather", "overlapped"), ("fp8_gather", "unasked")]
     speeds: Figures = {}
     for pair in pairs:
         speeds |= ratio(found, *pair)
@@ -128,8 +137,9 @@ def limits(part: Part) -> None:
     world = part.world
     for sizes in models(world):
         mlps = Mlps(world, sizes)
-        plain = mlps.ours(TOKENS, overlap=False)
+        plain, summed = mlps.ours(TOKENS, overlap=False), mlps.ours(ALL, overlap=False)
         shared = None if world.tiny else mlps.ours(TOKENS, overlap=True)
+        shared_sum = None if world.tiny else mlps.ours(ALL, overlap=True).down
         for m in (64,) if world.tiny else (256, 512, 1024, 2048, 4096, 8192, 16384):
             mine = world.rows(m // world.ranks, sizes.hidden)
             makes = {"off": partial(bound, plain.gate_up, mine)}
@@ -139,6 +149,7 @@ def limits(part: Part) -> None:
             part.add(f"{sizes.name} gather M={m}", found | ratio(found, "off", "on"))
             codes = fp8gemm.quantize_silu_mul(world.rows(m, 2 * sizes.wide // world.ranks))
             _scatter(part, f"{sizes.name} scatter M={m}", plain.down, None if shared is None else shared.down, codes)
+            _sum(part, f"{sizes.name} sum M={m}", summed.down, shared_sum, codes)
     for m in (4,) if world.tiny else (1, 8, 16, 32, 64, 128, 256, 512, 1024):
         _sums(part, f"all-reduce of ({m}, 8192)", world.rows(m, 8192))
 
@@ -153,6 +164,15 @@ def _scatter(part: Part, name: str, plain: Any, shared: Any, codes: tuple[Tensor
     part.add(name, found | ratio(found, "off", "on"))
 
 
+def _sum(part: Part, name: str, plain: Any, shared: Any, codes: tuple[Tensor, Tensor]) -> None:
+    world = part.world
+    found = world.figures({"off": partial(bound, plain.forward_quantized, *codes)}, world.us)
+    for kind, least in (("whole", 1 << 62), ("by_parts", 1)) if shared is not None else ():
+        with mock.patch.object(overlap, "BY_PARTS_BYTES", least):
+            found |= world.figures({kind: partial(bound, shared.forward_quantized, *codes)}, world.us)
+    part.add(name, found | ratio(found, "off", "whole") | ratio(found, "off", "by_parts"))
+
+
 def _sums(part: Part, name: str, x: Tensor) -> None:
     """As parts of graphs. What is summed in place grows up to Inf, which takes as long."""
     world, group = part.world, part.world.mesh.get_group()
@@ -161,15 +181,9 @@ def _sums(part: Part, name: str, x: Tensor) -> None:
     if isinstance(memory, symmetric.Memory):
         mine = memory.at(world.number, tuple(x.shape), x.dtype)
         mine.copy_(x)
-
-        def in_place() -> Tensor:
-            torch.ops.symm_mem.two_shot_all_reduce_(mine, "sum", group.group_name)
-            return mine.clone()
-
         for kernel, most in ONE_SHOT.items():
             with mock.patch.object(symmetric, "ONE_SHOT_BYTES", most):
                 found |= world.figures({kernel: partial(bound, memory.summed, mine)}, world.graph_us)
-        found |= world.figures({"two_shot_in_place_and_copy": lambda: in_place}, world.graph_us)
     speeds = [ratio(found, "nccl", kernel) for kernel in ONE_SHOT]
     part.add(name, found | speeds[0] | speeds[1])
 
@@ -179,13 +193,24 @@ def _itself(call: Call) -> Call:
 
 
 def gathers(part: Part) -> None:
-    """Rows of 8192, so many MB of bfloat16 a rank."""
+    """Rows of 8192, so many MB of bfloat16 a rank, as parts of graphs; and until all ranks have them quantised."""
     world, group = part.world, part.world.mesh.get_group()
-    for mb in (1,) if world.tiny else (1, 2, 4, 8, 16, 32, 64):
+    for mb in (1,) if world.tiny else (1, 4, 16, 32, 64, 128):
         x = world.rows((mb << 20) // (2 * 8192), 8192)
-        makes: dict[str, Call] = {"bf16": partial(gathered, x, 0, group), "fp8": partial(gather_quantized, x, group)}
-        found = world.figures({kind: partial(_itself, call) for kind, call in makes.items()}, world.us)
-        part.add(f"gather of {mb} MB a rank", found | ratio(found, "fp8", "bf16"))
+        rows = packed(*fp8gemm.quantize_activation(x))
+        makes: dict[str, Call] = {
+            "bf16": partial(gathered, x, 0, group),
+            "bf16_then_quantised": partial(_quantised, x, group),
+            "fp8": partial(gather_quantized, x, group),
+            "fp8_sent": partial(gathered, rows, 0, group),
+        }
+        found = world.figures({kind: partial(_itself, call) for kind, call in makes.items()}, world.graph_us)
+        ratios = ratio(found, "fp8", "bf16") | ratio(found, "fp8", "bf16_then_quantised")
+        part.add(f"gather of {mb} MB a rank", found | ratios | ratio(found, "fp8_sent", "bf16"))
+
+
+def _quantised(x: Tensor, group: dist.ProcessGroup) -> object:
+    return fp8gemm.quantize_activation(gathered(x, 0, group))
 
 
 def experts(part: Part) -> None:
@@ -202,11 +227,11 @@ def experts(part: Part) -> None:
     routed = x, *reversed(scores.topk(top, dim=-1))
     mine = [world.part(each) for each in routed]
 
-    def divided(exchange: Any) -> Call:
+    def divided(exchange: Any, *, beside: bool = False) -> Call:
         share = count // world.ranks
         here = slice(world.number * share, (world.number + 1) * share)
         block = Fp8Experts.from_quantized(*(each[here] for each in weights), num_experts=count, first_expert=here.start)
-        parallelize_module(block, world.mesh, ExpertParallel(exchange=exchange), src_data_rank=None)
+        parallelize_module(block, world.mesh, ExpertParallel(exchange=exchange, overlap=beside), src_data_rank=None)
         return lambda: block(*mine)
 
     def whole() -> Call:
@@ -214,8 +239,12 @@ def experts(part: Part) -> None:
         return lambda: block(*routed)
 
     makes = {"one": whole, "gather": lambda: divided("gather"), "all_to_all": lambda: divided("all_to_all")}
+    if not world.tiny:
+        makes["overlapped"] = lambda: divided("gather", beside=True)
     found = world.figures(makes, world.us)
-    speeds = ratio(found, "one", "gather") | ratio(found, "one", "all_to_all")
+    speeds: Figures = {}
+    for kind in [*makes][1:]:
+        speeds |= ratio(found, "one", kind)
     part.add(f"{count} experts, {tokens} tokens a rank", found | speeds)
 
 
@@ -241,10 +270,15 @@ def host(part: Part) -> None:
     found = world.figures(makes, world.host_us)
     part.add("a call, of the host", found)
     over: Figures = {}
-    for name, base in (("colwise", "not_divided"), ("rowwise", "all_reduce"), ("rowwise_overlapped", "all_reduce")):
-        whole, less = found.get(name), found.get(base)
-        if isinstance(whole, float) and isinstance(less, float):
-            over[f"{name}-{base}"] = whole - less
+    for name, less in (
+        ("colwise", ("not_divided",)),
+        ("rowwise", ("not_divided", "all_reduce")),
+        ("rowwise_overlapped", ("not_divided", "all_reduce")),
+    ):
+        times = [found.get(each) for each in (name, *less)]
+        if all(isinstance(each, float) for each in times):
+            first, *others = (float(each) for each in times if each is not None)
+            over["-".join((name, *less))] = first - sum(others)
     part.add("a call, of the host, less", over)
 
 

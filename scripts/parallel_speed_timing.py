@@ -14,7 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 Call = Callable[[], object]
 Figures = dict[str, float | str]
 
-WARM, CALLS_OF_GRAPH, MOST_CALLS = 3, 4, 500
+WARM, CALLS_OF_GRAPH, LEAST_CALLS, MOST_CALLS = 3, 4, 10, 500
+"""Of a round at least so many: its first call is as late as the host is."""
 
 
 class Ranks:
@@ -75,7 +76,7 @@ class Ranks:
         for _ in range(1 if self.tiny else WARM):
             call()
         once = self.most(self._round(call, 1))
-        times = min(MOST_CALLS, max(1, round(self._round_us / max(once, 1.0))))
+        times = min(MOST_CALLS, max(1 if self.tiny else LEAST_CALLS, round(self._round_us / max(once, 1.0))))
         return self.most(statistics.median(self._round(call, times) for _ in range(self._rounds)))
 
     def graph_us(self, call: Call) -> float:

@@ -92,14 +92,15 @@ class Routed:
         codes = upload(torch.full((count, self.k), 0x7F, dtype=torch.uint8)).view(torch.float8_e4m3fn)
         memory = upload(torch.full((blocks, mn_major_pitch(count)), math.nan))
         scales = memory.t()[:count]
+        written = int(routes[0][-1])
         if isinstance(self.kernel, Quantizer):
-            given, written = upload(x), int(routes[0][-1])
+            given = upload(x)
             kernel_to_rows = QuantizeKernel(self.kernel, device_index=0)
             kernel_to_rows.bind_to_rows(given, codes, scales, rows, offsets, stream=stream)()
         else:
-            quantized, written = tuple(upload(each) for each in quantize_rows(x)), count
+            quantized = tuple(upload(each) for each in quantize_rows(x))
             kernel = RoutingKernel(self.request, device_index=0)
-            kernel.bind_copy((quantized[0], quantized[1]), rows, (codes, scales), stream=stream)()
+            kernel.bind_copy((quantized[0], quantized[1]), rows, offsets, (codes, scales), stream=stream)()
         torch.cuda.synchronize()
         right_codes, right_scales = reference.quantize_to_rows(x, routes[1])
         # NOTE: whole, because torch would first make a packed copy of a part, and to initcheck a kernel writes nothing.

@@ -139,7 +139,7 @@ SAMPLES: dict[str, Callable[[torch.device], Arguments]] = {
     "route": lambda device: ((_ids(device, torch.int64), 3, 1), {}),
     "route of int32": lambda device: ((_ids(device, torch.int32), 300, 0), {}),
     "quantize_to_rows": lambda device: ((_x(device), *_rows(device)), {}),
-    "copy_to_rows": lambda device: ((*fp8gemm.quantize_activation(_x(device)), _rows(device)[0]), {}),
+    "copy_to_rows": lambda device: ((*fp8gemm.quantize_activation(_x(device)), *_rows(device)), {}),
     "unpermute": _unpermute,
 }
 """The first word is the operator's name."""

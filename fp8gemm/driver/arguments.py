@@ -161,6 +161,7 @@ class CopyParams(ctypes.Structure):
     Attributes:
         codes, scales, rows: device addresses of what is read.
         codes_of_rows, scales_of_rows: of what is written.
+        kept_rows: of how many rows there are; those behind them are not written.
         codes_stride, scales_stride, scales_stride_k: from token to token, and from K block to K block.
         tokens, top_k, k: of what is read, of the rows of each token, and of columns.
         scales_pitch: from a K block's written scales to the next one's.
@@ -172,6 +173,7 @@ class CopyParams(ctypes.Structure):
         ("codes_of_rows", ctypes.c_void_p),
         ("scales_of_rows", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
+        ("kept_rows", ctypes.c_void_p),
         ("codes_stride", ctypes.c_int64),
         ("scales_stride", ctypes.c_int64),
         ("scales_stride_k", ctypes.c_int64),

@@ -114,7 +114,13 @@ class RoutingKernel:
         return BoundLaunch(self._launch, arguments, stream, params.chunks)
 
     def bind_copy(
-        self, tokens: tuple[Tensor, Tensor], rows: Tensor, copies: tuple[Tensor, Tensor], *, stream: int
+        self,
+        tokens: tuple[Tensor, Tensor],
+        rows: Tensor,
+        offsets: Tensor,
+        copies: tuple[Tensor, Tensor],
+        *,
+        stream: int,
     ) -> BoundLaunch:
         """The launch of `COPY_TO_ROWS`, likewise.
 
@@ -122,7 +128,9 @@ class RoutingKernel:
             tokens: codes (T, K) e4m3, K a multiple of 16, rows on 16-byte boundaries; and scales (T, ceil(K/128))
                 float32, of any strides.
             rows: (T, top_k) int64, contiguous, not empty.
-            copies: codes (T * top_k, K), contiguous, and scales (T * top_k, ceil(K/128)), MN-major.
+            offsets: int32, contiguous: rows from the last of them on are not written.
+            copies: codes (R, K), contiguous, and scales (R, ceil(K/128)), MN-major, of all rows, R, which may be more
+                than these tokens have.
             stream: the CUstream.
         """
         arguments = Arguments(CopyParams)
@@ -130,6 +138,7 @@ class RoutingKernel:
         (codes, scales), (of_rows, their_scales) = tokens, copies
         params.codes, params.scales, params.rows = codes.data_ptr(), scales.data_ptr(), rows.data_ptr()
         params.codes_of_rows, params.scales_of_rows = of_rows.data_ptr(), their_scales.data_ptr()
+        params.kept_rows = offsets.data_ptr() + (offsets.shape[0] - 1) * offsets.element_size()
         params.codes_stride, params.scales_pitch = codes.stride(0), their_scales.stride(1)
         params.scales_stride, params.scales_stride_k = scales.stride()
         (params.tokens, params.top_k), params.k = rows.shape, codes.shape[1]

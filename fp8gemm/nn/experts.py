@@ -27,18 +27,16 @@ class Fp8Experts(nn.Module):
 
     It is what transformers' Qwen3-MoE and DeepSeek-V3 blocks call ``experts``, between their router and their sum with
     shared experts. Weights are FP8 with 128x128 scales, tokens are quantised as they come, once for all their experts.
-    Nothing waits for the GPU, so that it runs in CUDA graphs and under ``torch.compile(fullgraph=True)``.
+    Nothing waits for the GPU, so that it runs in CUDA graphs and under ``torch.compile(fullgraph=True)``. Gradients,
+    modes and changes of dtype are as with `fp8gemm.nn.Fp8Linear`.
 
     The constructor makes a block whose weights are zero, on "meta" none at all; their values come from
-    `load_state_dict`. From tensors that are there: `from_bfloat16`, `from_quantized`.
-
-    Besides its own names, which are those of transformers, a state dict may have the names of FP8 checkpoints:
-    ``{i}.gate_proj.weight`` and ``{i}.gate_proj.weight_scale_inv``, ``up_proj``, ``down_proj``, for i the number of an
-    expert in the whole layer. There gate and up become one weight, for which I must be a multiple of a block's rows:
-    128, or 32 where scales are for 32x32, which are folded. Under either names weights in bfloat16, float16 or float32
-    without scales are quantised. All experts here must be in one state dict; those of other ranks are passed over.
-
-    Gradients, modes and changes of dtype are as with `fp8gemm.nn.Fp8Linear`.
+    `load_state_dict`. From tensors that are there: `from_bfloat16`, `from_quantized`. Besides its own names, which are
+    those of transformers, a state dict may have the names of FP8 checkpoints: ``{i}.gate_proj.weight`` and
+    ``{i}.gate_proj.weight_scale_inv``, ``up_proj``, ``down_proj``, for i the number of an expert in the whole layer.
+    There gate and up become one weight, for which I must be a multiple of a block's rows: 128, or 32 where scales are
+    for 32x32, which are folded. Under either names weights in bfloat16, float16 or float32 without scales are
+    quantised. All experts here must be in one state dict; those of other ranks are passed over.
 
     Args:
         num_experts: of the whole layer.
@@ -76,10 +74,9 @@ class Fp8Experts(nn.Module):
         batch_invariant: bool | None = None,
     ) -> None:
         super().__init__()
-        self.num_experts, self.first_expert = num_experts, first_expert
+        self.num_experts, self.hidden_size, self.intermediate_size = num_experts, hidden_size, intermediate_size
+        self.first_expert, self.batch_invariant = first_expert, batch_invariant
         self.num_local_experts = num_experts if num_local_experts is None else num_local_experts
-        self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
-        self.batch_invariant = batch_invariant
         shape = self._shape()
         shape.check()
         for name, (n, k) in ((GATE_UP, shape.gate_up), (DOWN, shape.down)):
@@ -181,7 +178,7 @@ class Fp8Experts(nn.Module):
         check_whole("max_m", max_m, 1)
         weights = [codes for codes, _ in self.operands()]
         if not uses_reference(weights[0]):
-            prepare_experts(weights, dtype, max_m=max_m, batch_invariant=self.batch_invariant)
+            prepare_experts(weights, dtype, max_m=max_m, some=self._are_some(), batch_invariant=self.batch_invariant)
         return self
 
     def forward(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
@@ -199,9 +196,9 @@ class Fp8Experts(nn.Module):
             InputError: a tensor is not as described, or requires a gradient while gradients are enabled.
         """
         check_routed(hidden, expert_ids, weights, self.hidden_size, self.gate_up_proj.device)
+        of, first, some = self.operands(), self.first_expert, self._are_some()
         options = self._options_of(hidden.dtype, expert_ids)
-        first = self.first_expert
-        return of_hidden(hidden, expert_ids, weights, self.operands(), first_expert=first, options=options)
+        return of_hidden(hidden, expert_ids, weights, of, first_expert=first, some=some, options=options)
 
     def forward_sorted(
         self, x: Tensor, offsets: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -224,7 +221,7 @@ class Fp8Experts(nn.Module):
         check_sorted(x, offsets, scales, self.num_local_experts, self.hidden_size, self.gate_up_proj.device)
         options = self._options(torch.bfloat16 if scales is not None else x.dtype, expected_m)
         codes, scales = quantize_activation(contiguous_rows(x)) if scales is None else (x, scales)
-        return of_sorted(codes, scales, offsets, self.operands(), options)
+        return of_sorted(codes, scales, offsets, self.operands(), options, some=self._are_some())
 
     def forward_masked(
         self, x: Tensor, counts: Tensor, *, scales: Tensor | None = None, expected_m: int | None = None
@@ -252,13 +249,16 @@ class Fp8Experts(nn.Module):
         self, codes: Tensor, scales: Tensor, expert_ids: Tensor, weights: Tensor, options: dict[str, Any]
     ) -> Tensor:
         """What the experts here add to the weighted sums of tokens that are quantised."""
-        of, first = self.operands(), self.first_expert
-        return of_tokens(codes, scales, expert_ids, weights, of, first_expert=first, options=options)
+        of, first, some = self.operands(), self.first_expert, self._are_some()
+        return of_tokens(codes, scales, expert_ids, weights, of, first_expert=first, some=some, options=options)
 
     def operands(self) -> Weights:
         """What is multiplied by here: gate and up, then down. A block that is divided among ranks has more."""
         check_kept(GATE_UP, self.gate_up_proj)
         return (self.gate_up_proj, self.gate_up_proj_scale_inv), (self.down_proj, self.down_proj_scale_inv)
+
+    def _are_some(self) -> bool:
+        return self.num_local_experts < self.num_experts
 
     def _options(self, out_dtype: torch.dtype, expected_m: int | None) -> dict[str, Any]:
         return {"out_dtype": out_dtype, "expected_m": expected_m, "batch_invariant": self.batch_invariant}
@@ -271,7 +271,7 @@ class Fp8Experts(nn.Module):
 
     def extra_repr(self) -> str:
         text = f"{self.num_experts}, hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}"
-        if self.num_local_experts != self.num_experts:
+        if self._are_some():
             text += f", first_expert={self.first_expert}, num_local_experts={self.num_local_experts}"
         return text if self.batch_invariant is None else f"{text}, batch_invariant={self.batch_invariant}"
 

@@ -23,11 +23,12 @@ def of_hidden(
     of: Weights,
     *,
     first_expert: int = 0,
+    some: bool = False,
     options: dict[str, Any],
 ) -> Tensor:
     """`of_tokens` of ``hidden`` (T, H) of any strides, quantised on its way to the experts' rows."""
     tokens = quantize_permuted(contiguous_rows(hidden), expert_ids, of[0][0].shape[0], first_expert=first_expert)
-    return _summed(tokens, weights, of, options)
+    return _summed(tokens, weights, of, some, options)
 
 
 def of_tokens(
@@ -38,6 +39,7 @@ def of_tokens(
     of: Weights,
     *,
     first_expert: int = 0,
+    some: bool = False,
     options: dict[str, Any],
 ) -> Tensor:
     """What these experts add to the weighted sums of tokens that are quantised.
@@ -46,25 +48,33 @@ def of_tokens(
         codes, scales: (T, H) and (T, ceil(H/128)), as `fp8gemm.quantize_activation` makes them.
         expert_ids, weights: (T, top_k). Numbers that are none of the experts' here add nothing.
         of: the experts here, of which ``first_expert`` is the first one's number.
+        some: whether they are only some of a layer's, so that many rows may be of no group.
         options: of `fp8gemm.gemm_grouped`.
 
     Returns:
         (T, H) of the ``out_dtype`` in ``options``.
     """
     tokens = permute(codes, scales, expert_ids, of[0][0].shape[0], first_expert=first_expert)
-    return _summed(tokens, weights, of, options)
+    return _summed(tokens, weights, of, some, options)
 
 
-def _summed(tokens: SortedTokens, weights: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:
-    y = of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options)
+def _summed(tokens: SortedTokens, weights: Tensor, of: Weights, some: bool, options: dict[str, Any]) -> Tensor:
+    y = of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options, some=some)
     return unpermute(y, tokens.permutation, weights)
 
 
-def of_sorted(codes: Tensor, scales: Tensor, offsets: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:
-    """Each expert's output for its rows, which are behind each other."""
+def of_sorted(
+    codes: Tensor, scales: Tensor, offsets: Tensor, of: Weights, options: dict[str, Any], *, some: bool = False
+) -> Tensor:
+    """Each expert's output for its rows, which are behind each other. With ``some``, as in `of_tokens`, rows behind the
+    last expert's are not quantised between the products, where one row of offsets says which these are."""
     gate_up, down = of
     between = gemm_grouped(codes, scales, *gate_up, offsets=offsets, **options)
-    return gemm_grouped(*quantize_silu_mul(between), *down, offsets=offsets, **options)
+    if some and offsets.dim() == 1:
+        codes, scales = (each[0] for each in quantize_silu_mul(between[None], counts=offsets[-1:]))
+    else:
+        codes, scales = quantize_silu_mul(between)
+    return gemm_grouped(codes, scales, *down, offsets=offsets, **options)
 
 
 def of_masked(codes: Tensor, scales: Tensor, counts: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:

@@ -43,7 +43,7 @@ SCHEMAS = (
     "Tensor(a!) out) -> ()",
     "route(Tensor expert_ids, SymInt num_experts, SymInt first_expert) -> (Tensor, Tensor, Tensor)",
     "quantize_to_rows(Tensor x, Tensor rows, Tensor offsets) -> (Tensor, Tensor)",
-    "copy_to_rows(Tensor codes, Tensor scales, Tensor rows) -> (Tensor, Tensor)",
+    "copy_to_rows(Tensor codes, Tensor scales, Tensor rows, Tensor offsets) -> (Tensor, Tensor)",
     "unpermute(Tensor y, Tensor rows, Tensor kept, Tensor weights) -> Tensor",
 )
 """``batch_invariant`` None is ``FP8GEMM_BATCH_INVARIANT`` at each call. Scales of rows are MN-major."""

@@ -187,10 +187,11 @@ def _quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor,
     return _of_rows(x, rows)
 
 
-def _copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     check_tokens(codes, scales)
     check_routes(rows, codes.shape[0])
-    check_devices(codes.device, scales=scales, rows=rows)
+    check_offsets_of_routes(offsets)
+    check_devices(codes.device, scales=scales, rows=rows, offsets=offsets)
     return _of_rows(codes, rows)
 
 

@@ -136,9 +136,9 @@ def _quantize_to_rows(*args: Any) -> list[Rule]:
 
 def _copy_to_rows(*args: Any) -> list[Rule]:
     codes, *_ = args
-    rules = [_placed([_WHOLE] * 2, [_WHOLE] * 3, args)]
+    rules = [_placed([_WHOLE] * 2, [_WHOLE] * 4, args)]
     if _divides(codes.shape[1], codes):
-        rules.append(_placed([_COLUMNS] * 2, [_COLUMNS, _COLUMNS, _WHOLE], args))
+        rules.append(_placed([_COLUMNS] * 2, [_COLUMNS, _COLUMNS, _WHOLE, _WHOLE], args))
     return rules
 
 

@@ -19,24 +19,16 @@ PIECES = 1
 """Into which the rows for one peer are divided, each sent when it is computed; to be measured."""
 
 
-def product_of_gathered(
-    memory: Memory, x: Tensor, n: int, multiply: Callable[[Tensor, Tensor, Tensor], None]
-) -> Tensor:
-    """The product of all ranks' rows, each rank's multiplied when they are there.
+def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tensor], None]) -> None:
+    """Quantise this rank's rows, and visit each rank's when they are there, this one's first.
 
     Args:
         memory: of `quantized_bytes` of each rank.
         x: (M, K) of this rank, rows contiguous.
-        n: columns of the product.
-        multiply: what writes the product of codes (M, K) and MN-major scales into a contiguous (M, N).
-
-    Returns:
-        (ranks * M, N) of x's dtype, in the order of ranks.
+        visit: what is called with a rank, its codes (M, K), contiguous, and MN-major scales. It keeps neither.
     """
     rows, k = x.shape
     size = quantized_bytes(rows, k)
-    out = x.new_empty((memory.ranks * rows, n))
-    chunks = out.chunk(memory.ranks)
     # What this rank has here was read by others in calls before this one alone, by rule 2.
     mine = memory.part(memory.rank, 0, size)
     activation_into(x, *quantized_in(mine, rows, k))
@@ -49,14 +41,14 @@ def product_of_gathered(
         (peer, here, memory.copied(here, memory.part(peer, 0, size))) for peer, here in zip(peers, came, strict=True)
     )
     try:
-        multiply(*quantized_in(mine, rows, k), chunks[memory.rank])
+        visit(memory.rank, *quantized_in(mine, rows, k))
         while rest:
             peer, here, wait = rest.popleft()
             wait()
             if not rest:
-                # Rule 2: all have copied all they need. Ahead of the last product, behind which ranks need not meet.
+                # Rule 2: all have copied all they need. Ahead of the last visit, behind which ranks need not meet.
                 memory.barrier()
-            multiply(*quantized_in(here, rows, k), chunks[peer])
+            visit(peer, *quantized_in(here, rows, k))
     except BaseException:
         # Others have this rank's rows and go on: it stays in step, and what is copied into is given back behind that.
         for _, _, wait in rest:
@@ -64,15 +56,33 @@ def product_of_gathered(
         if rest:
             memory.barrier()
         raise
+
+
+def product_of_gathered(
+    memory: Memory, x: Tensor, n: int, multiply: Callable[[Tensor, Tensor, Tensor], None]
+) -> Tensor:
+    """The product of all ranks' rows, each rank's multiplied when they are there.
+
+    Args:
+        memory, x: as in `each_gathered`.
+        n: columns of the product.
+        multiply: what writes the product of codes (M, K) and MN-major scales into a contiguous (M, N).
+
+    Returns:
+        (ranks * M, N) of x's dtype, in the order of ranks.
+    """
+    out = x.new_empty((memory.ranks * x.shape[0], n))
+    chunks = out.chunk(memory.ranks)
+    each_gathered(memory, x, lambda rank, codes, scales: multiply(codes, scales, chunks[rank]))
     return out
 
 
+Rows = Callable[[int, int, Tensor], None]
+"""What writes rows from the first, to before the second, of this rank's product to a contiguous tensor."""
+
+
 def product_scattered(
-    memory: Memory,
-    shape: tuple[int, int],
-    dtype: torch.dtype,
-    device: torch.device,
-    multiply: Callable[[int, int, Tensor], None],
+    memory: Memory, shape: tuple[int, int], dtype: torch.dtype, device: torch.device, multiply: Rows
 ) -> Tensor:
     """This rank's rows of the sum of all ranks' products, each part sent to the rank whose it is when it is computed.
 
@@ -82,11 +92,41 @@ def product_scattered(
         memory: of as many bytes of each rank as a product has.
         shape: (M, N) of the product; ranks divide M.
         dtype, device: of the product.
-        multiply: what writes rows from the first, to before the second, of this rank's product to a contiguous tensor.
+        multiply: of this rank.
 
     Returns:
         (M / ranks, N), new.
     """
+    return _sum(_parts(memory, shape, dtype, device, multiply))
+
+
+def product_summed_by_parts(
+    memory: Memory, shape: tuple[int, int], dtype: torch.dtype, device: torch.device, multiply: Rows
+) -> Tensor:
+    """All of that sum: each rank adds up its rows, and the others copy them.
+
+    Args:
+        memory, shape, dtype, device, multiply: as in `product_scattered`.
+
+    Returns:
+        (M, N), new, the same bits on each rank.
+    """
+    parts = _parts(memory, shape, dtype, device, multiply)
+    mine = _sum(parts, out=parts[0])  # of its own memory alone, which nobody else touches by rule 2
+    memory.barrier()  # rule 1: all have added up theirs
+    out = torch.empty(shape, dtype=dtype, device=device)
+    of_ranks = out.chunk(memory.ranks)
+    peers = [(memory.rank + step) % memory.ranks for step in range(1, memory.ranks)]
+    waits = [memory.copied(of_ranks[peer], memory.at(peer, tuple(mine.shape), dtype)) for peer in peers]
+    of_ranks[memory.rank].copy_(mine)
+    for wait in waits:
+        wait()
+    memory.barrier()  # rule 2: all have copied all
+    return out
+
+
+def _parts(memory: Memory, shape: tuple[int, int], dtype: torch.dtype, device: torch.device, multiply: Rows) -> Tensor:
+    """All ranks' parts of this rank's rows, (ranks, M / ranks, N), in its memory."""
     rank, ranks, (rows, n) = memory.rank, memory.ranks, shape
     of_rank = rows // ranks
     row_bytes = n * dtype.itemsize
@@ -108,9 +148,15 @@ def product_scattered(
     # Rule 2: all have sent all; and so this rank has what it sums. One that fails above does not come here, and others
     # do not sum without its parts: they wait for it, as in a collective.
     memory.barrier()
-    parts = memory.at(rank, (ranks, of_rank, n), dtype)
-    # NOTE: of two, the same bits in less time than a reduction takes; and a dtype, because autocast would choose one.
-    return torch.add(*parts) if ranks == 2 else parts.sum(0, dtype=dtype)
+    return memory.at(rank, (ranks, of_rank, n), dtype)
+
+
+def _sum(parts: Tensor, out: Tensor | None = None) -> Tensor:
+    """Of what ranks have given; ``out`` may be the first part."""
+    if len(parts) == 2:  # the same bits in less time than a reduction takes
+        return torch.add(*parts, out=out)
+    total = parts.sum(0, dtype=parts.dtype)  # NOTE: a dtype, because autocast would choose one
+    return total if out is None else out.copy_(total)
 
 
 def _pieces(rows: int) -> Iterator[tuple[int, int]]:

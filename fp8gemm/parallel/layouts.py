@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from fp8gemm.frozen import dataclass
@@ -28,6 +33,17 @@ class Layouts:
     local: bool
     overlap: bool | None = None
 
+    @property
+    def group(self) -> ProcessGroup:
+        """That of the mesh, found by its name: the mesh itself takes as long as a launch."""
+        if is_dynamo_compiling():  # it cannot trace that
+            return self.mesh.get_group()
+        return _resolve_process_group(self.group_name)  # type: ignore[arg-type]
+
+    @cached_property
+    def group_name(self) -> str:
+        return self.mesh.get_group().group_name
+
 
 def is_last(place: Placement, x: Tensor) -> bool:
     """Whether ranks have parts of a tensor's last dimension."""
@@ -41,13 +57,13 @@ def given_away(x: Tensor, layouts: Layouts, *, is_part_of_sum: bool) -> Tensor:
     whole: DTensor | None = None
     if is_part_of_sum:
         if isinstance(wanted, Replicate):
-            x = summed(x, mesh.get_group())
+            x = summed(x, layouts.group)
         elif dim is not None and x.shape[dim] % mesh.size() == 0:
-            x = summed_part(x, dim, mesh.get_group())
+            x = summed_part(x, dim, layouts.group)
         elif not isinstance(wanted, Partial):
             whole = redistributed(x, Partial(), wanted, mesh)
     elif isinstance(wanted, Replicate):
-        x = gathered(x, last, mesh.get_group())
+        x = gathered(x, last, layouts.group)
     elif dim != last:
         whole = redistributed(x, Shard(last), wanted, mesh)
     if layouts.local:

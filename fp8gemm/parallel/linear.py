@@ -6,42 +6,36 @@ with its own plan, so that DTensor costs nothing when the layer is called.
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from fp8gemm.checks.dtypes import OUTPUTS, dtype_of
 from fp8gemm.checks.operands import check_call
 from fp8gemm.checks.tensors import check_no_gradient, check_tensor
 from fp8gemm.errors import InputError
-from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_bias, checked_scales, checked_state, checked_weight
+from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
 from fp8gemm.nn.linear import OPERANDS, Fp8Linear, Terms
-from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import (
-    become,
-    check_divisible,
-    check_whole_blocks,
-    distributed,
     is_on,
     local,
     own_part,
-    whole_of,
 )
-from fp8gemm.parallel.collectives import gather_quantized, gathered
+from fp8gemm.parallel.collectives import gather_quantized, gathered, summed
 from fp8gemm.parallel.layouts import Layouts, given_away, is_last, redistributed
-from fp8gemm.parallel.overlap import check_overlap, gathered_beside, may_overlap, summed_beside
+from fp8gemm.parallel.overlap import gathered_beside, summed_beside
 from fp8gemm.products.linear import check_input
 from fp8gemm.products.watched import goes_to_operator
+from fp8gemm.scales import to_mn_major
 
 FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
 
 
 class ParallelLinear(Fp8Linear):
-    """What both kinds have in common. Layers become one by `parallelize`, they are not constructed."""
+    """What both kinds have in common. Layers become one by `fp8gemm.parallel.dividing`; they are not constructed."""
 
     _layouts: Layouts
     divided: int
@@ -65,6 +59,11 @@ class ParallelLinear(Fp8Linear):
         Raises:
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled. Nothing was sent.
         """
+        if self._is_direct and type(x) is Tensor and not (self._may_overlap and self.divided == 1):
+            return self._placed(self._product(x, *self.operands()))  # by far the most; in the fewest steps
+        return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
     def forward_quantized(
@@ -122,7 +121,13 @@ class ParallelLinear(Fp8Linear):
 
     def _placed(self, product: Tensor) -> Tensor:
         """This rank's product as the layer's output."""
-        return given_away(product, self._layouts, is_part_of_sum=self.divided == 1)
+        layouts = self._layouts
+        if self._is_direct and layouts.local:
+            if self.divided == 1:
+                return summed(product, layouts.group)
+            if isinstance(layouts.wanted, Shard):
+                return product
+        return given_away(product, layouts, is_part_of_sum=self.divided == 1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {FEATURES[self.divided]} divided by {self._layouts.mesh.size()}"
@@ -145,13 +150,13 @@ class ColwiseLinear(ParallelLinear):
 
     divided = 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _forward(self, x: Tensor) -> Tensor:
         x, place = self._received(x)
         terms = self.operands()
         if isinstance(place, Shard) and not is_last(place, x):
             return self._placed(self._of_all_rows(x, place.dim, terms))
         if isinstance(place, Shard):
-            x = gathered(x, -1, self._layouts.mesh.get_group())
+            x = gathered(x, -1, self._layouts.group)
         elif not isinstance(place, Replicate):
             x = redistributed(x, place, Replicate(), self._layouts.mesh).to_local()
         return self._placed(self._product(x, *terms))
@@ -166,9 +171,12 @@ class ColwiseLinear(ParallelLinear):
             beside = gathered_beside(self._layouts, x, dim, terms[0].shape[0], multiply)
             if beside is not None:
                 return beside
-        codes, scales = gather_quantized(x, self._layouts.mesh.get_group(), dim=dim)
-        k, blocks = codes.shape[-1], scales.shape[-1]
-        product = self._product_of_codes(codes.reshape(-1, k), scales.reshape(-1, blocks), terms, x.dtype)
+        codes, scales = gather_quantized(x, self._layouts.group, dim=dim)
+        codes_of_all, scales_of_all = codes.flatten(0, -2), scales.flatten(0, -2)
+        if not goes_to_operator(OPERANDS, x, *terms):
+            # As kernels read them: a product that has to copy them itself is no call that can be repeated.
+            scales_of_all = to_mn_major(scales_of_all)
+        product = self._product_of_codes(codes_of_all, scales_of_all, terms, x.dtype)
         return product.view(*codes.shape[:-1], product.shape[1])
 
 
@@ -177,7 +185,7 @@ class RowwiseLinear(ParallelLinear):
 
     divided = 1
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _forward(self, x: Tensor) -> Tensor:
         x, place = self._received(x)
         mesh = self._layouts.mesh
         if isinstance(place, Replicate):
@@ -213,86 +221,3 @@ class RowwiseLinear(ParallelLinear):
             if total is not None:
                 return total
         return super().forward_quantized(a, scales_a, out_dtype=out_dtype)
-
-
-def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, source: int | None) -> Fp8Linear:
-    """Make a layer one of which each rank of the mesh has whole blocks; nothing is changed if it can't be.
-
-    Args:
-        layer: which.
-        kind: `ColwiseLinear` or `RowwiseLinear`.
-        layouts: its mesh, input and output.
-        source: the rank of the mesh whose values are sent to all; None where each rank has them.
-
-    Raises:
-        InputError: a mesh of several dimensions, a layer that is divided already or has a forward of its own, a
-            placement that is no sum, a size that is not of whole blocks for each rank, or an overlap that cannot be.
-    """
-    mesh, dim = layouts.mesh, kind.divided
-    check_divisible(layer, mesh, layer.weight, Fp8Linear)
-    for name, each in (("input_layouts", layouts.given), ("output_layouts", layouts.wanted)):
-        if isinstance(each, Partial) and each.reduce_op != "sum":
-            raise InputError(f"{name}: expected Partial('sum'), or Shard or Replicate, got {each}")
-    check_whole_blocks({FEATURES[dim]: (layer.out_features, layer.in_features)[dim]}, mesh.size())
-    check_overlap(layouts)
-    for name, parameter in list(layer.named_parameters(recurse=False)):
-        setattr(layer, name, distributed(parameter, mesh, _places(dim)[name], source))
-    layer._plan = copy(layer._plan)  # the one before knows whole weights, and calls by where they were
-    return _made(layer, kind, layouts)
-
-
-def of_parts(
-    weight: DTensor,
-    scales: DTensor,
-    bias: DTensor | None,
-    kind: type[ParallelLinear],
-    layouts: Layouts,
-    *,
-    max_m: int,
-    batch_invariant: bool | None,
-) -> Fp8Linear:
-    """A layer around parts that ranks have already, divided as `parallelize` divides them; nothing is sent.
-
-    It keeps this rank's parts, not copies, where they need no conversion.
-
-    Args:
-        weight, scales, bias: of the whole layer, on the mesh of ``layouts``; else as in `Fp8Linear.from_quantized`.
-        kind, layouts: as in `parallelize`.
-        max_m, batch_invariant: as in `Fp8Linear`.
-
-    Raises:
-        InputError: this rank's parts are not of whole blocks, or not as described.
-    """
-    (n, k), dim, mesh = weight.shape, kind.divided, layouts.mesh
-    check_whole_blocks({FEATURES[dim]: (n, k)[dim]}, mesh.size())
-    here = (n // mesh.size(), k) if dim == 0 else (n, k // mesh.size())
-    options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
-    layer = Fp8Linear(k, n, bias is not None, device="meta", dtype=torch.bfloat16, **options)
-    parts = {
-        WEIGHT: checked_weight(WEIGHT, local(weight), *here),
-        SCALES: checked_scales(SCALES, local(scales), *here),
-    }
-    if bias is not None:
-        parts[BIAS] = checked_bias(BIAS, local(bias), here[0])
-    for name, part in parts.items():
-        whole = getattr(layer, name)
-        setattr(layer, name, frozen(whole_of(part, whole, mesh, _places(dim)[name])))
-    return _made(layer, kind, layouts)
-
-
-def _places(dim: int) -> dict[str, Placement]:
-    """Of the parameters, where ranks have parts of this dimension of the weight."""
-    return {WEIGHT: Shard(dim), SCALES: Shard(dim), BIAS: Replicate() if dim else Shard(0)}
-
-
-def _made(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts) -> Fp8Linear:
-    """A layer whose parameters are divided, with the forward that goes with them."""
-    become(layer, kind, Fp8Linear)
-    assert isinstance(layer, ParallelLinear)
-    layer._layouts = layouts
-    layer._adds_bias = kind.divided == 0 or layouts.mesh.get_local_rank() == 0
-    comes, goes = (Replicate(), Shard(-1)) if kind.divided == 0 else (Shard(-1), Replicate())
-    layer._may_overlap = may_overlap(layouts)
-    layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
-    layer._prepare()
-    return layer

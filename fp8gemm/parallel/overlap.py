@@ -13,7 +13,13 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 from fp8gemm.parallel import symmetric
-from fp8gemm.parallel.chunks import product_of_gathered, product_scattered, product_summed
+from fp8gemm.parallel.chunks import (
+    Rows,
+    product_of_gathered,
+    product_scattered,
+    product_summed,
+    product_summed_by_parts,
+)
 from fp8gemm.parallel.layouts import Layouts
 from fp8gemm.parallel.symmetric import Memory
 from fp8gemm.products.operands import contiguous_rows
@@ -21,6 +27,8 @@ from fp8gemm.scales import quantized_bytes
 
 SUMMED = (torch.bfloat16, torch.float32)
 """Dtypes that torch's kernels sum."""
+BY_PARTS_BYTES = 32 << 20
+"""Of a product, from which ranks each add up a part of its rows; to be measured."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,9 @@ class Limits:
     Attributes:
         gathered_rows, gathered_bytes: of a rank's rows, quantised; from which chunks of a gather are multiplied apart.
         scattered_rows, scattered_bytes: of a rank's part of the output; from which chunks of a product are sent apart.
-        summed_bytes: up to which sums of all ranks go through symmetric memory.
+        summed_bytes: of a product, up to which sums of all ranks go through symmetric memory.
+        by_parts_bytes: likewise, from which they do.
+        tokens: of a rank, from which those for other ranks' experts do, and their sums.
     """
 
     gathered_rows: int
@@ -38,6 +48,8 @@ class Limits:
     scattered_rows: int
     scattered_bytes: int
     summed_bytes: int
+    by_parts_bytes: int
+    tokens: int
 
 
 LIMITS: Limits | None = None
@@ -59,11 +71,11 @@ def check_overlap(layouts: Layouts) -> None:
     if layouts.overlap and may_overlap(layouts):
         kind = layouts.mesh.device_type
         device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-        if said := symmetric.refusal(layouts.mesh.get_group(), device):
+        if said := symmetric.refusal(layouts.group, device):
             raise _refused(said)
 
 
-def _memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool, unfit: str = "") -> Memory | None:
+def memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool, unfit: str = "") -> Memory | None:
     """A workspace of so many bytes if a call is to be overlapped.
 
     Args:
@@ -78,7 +90,7 @@ def _memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool
     """
     if layouts.overlap is None and (unfit or not wins):
         return None
-    found = unfit or symmetric.memory_of(layouts.mesh.get_group(), device, size)
+    found = unfit or symmetric.memory_of(layouts.group, device, size)
     if isinstance(found, Memory):
         return found
     if layouts.overlap:
@@ -111,11 +123,25 @@ def gathered_beside(
         return None
     size = quantized_bytes(rows, k)
     wins = limits is not None and rows >= limits.gathered_rows and size >= limits.gathered_bytes
-    memory = _memory_for(layouts, x.device, size, wins=wins, unfit=_unfit_to_divide("x", x.shape, dim))
+    memory = memory_for(layouts, x.device, size, wins=wins, unfit=_unfit_to_divide("x", x.shape, dim))
     if memory is None:
         return None
     product = product_of_gathered(memory, contiguous_rows(x.reshape(-1, k)), n, multiply)
     return product.view(*x.shape[:dim], memory.ranks * x.shape[dim], *x.shape[dim + 1 : -1], n)
+
+
+def memory_for_experts(
+    layouts: Layouts, tokens: int, width: int, dtype: torch.dtype, device: torch.device
+) -> Memory | None:
+    """A workspace for tokens of this rank, and for a sum of each of all ranks' tokens, if they are overlapped.
+
+    Raises:
+        InputError: ``overlap`` is True, and it cannot be.
+    """
+    if not tokens:
+        return None
+    size = max(quantized_bytes(tokens, width), layouts.mesh.size() * tokens * width * dtype.itemsize)
+    return memory_for(layouts, device, size, wins=LIMITS is not None and tokens >= LIMITS.tokens)
 
 
 def summed_beside(
@@ -124,7 +150,7 @@ def summed_beside(
     n: int,
     dtype: torch.dtype,
     device: torch.device,
-    multiply: Callable[[int, int, Tensor], None],
+    multiply: Rows,
 ) -> Tensor | None:
     """All of the sum of ranks' products or this rank's rows, as ``layouts`` asks; None where it is to be summed after.
 
@@ -133,7 +159,7 @@ def summed_beside(
         leading: dimensions of the product but its last.
         n: that.
         dtype, device: of the product.
-        multiply: as in `product_scattered`.
+        multiply: of this rank.
 
     Raises:
         InputError: ``overlap`` is True, and it cannot be.
@@ -142,11 +168,16 @@ def summed_beside(
     rows = math.prod(leading)
     size = rows * n * dtype.itemsize
     if isinstance(wanted, Replicate) and rows:
-        wins = limits is not None and size <= limits.summed_bytes
-        memory = _memory_for(layouts, device, size, wins=wins, unfit=_unfit_to_sum(size, dtype))
+        by_parts = size >= BY_PARTS_BYTES and rows % ranks == 0
+        wins = limits is not None and (size >= limits.by_parts_bytes if by_parts else size <= limits.summed_bytes)
+        unfit = "" if by_parts else _unfit_to_sum(size, dtype)
+        memory = memory_for(layouts, device, size, wins=wins, unfit=unfit)
         if memory is None:
             return None
-        out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
+        if by_parts:
+            out = product_summed_by_parts(memory, (rows, n), dtype, device, multiply).view(shape)
+        else:
+            out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
     elif isinstance(wanted, Shard) and rows:
         dim = wanted.dim % len(shape)
         wins = limits is not None and (
@@ -155,7 +186,7 @@ def summed_beside(
         unfit = _unfit_to_divide("the output", shape, dim) or (
             f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
         )
-        memory = _memory_for(layouts, device, size, wins=wins, unfit=unfit)
+        memory = memory_for(layouts, device, size, wins=wins, unfit=unfit)
         if memory is None:
             return None
         out = product_scattered(memory, (rows, n), dtype, device, multiply)

@@ -14,9 +14,10 @@ from torch.distributed.tensor import Placement, Replicate, Shard, parallel
 from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.linear import Fp8Linear
+from fp8gemm.parallel.dividing import parallelize
 from fp8gemm.parallel.experts import Exchange, parallelize_experts
 from fp8gemm.parallel.layouts import Layouts
-from fp8gemm.parallel.linear import ColwiseLinear, ParallelLinear, RowwiseLinear, parallelize
+from fp8gemm.parallel.linear import ColwiseLinear, ParallelLinear, RowwiseLinear
 from fp8gemm.quoting import quoted
 
 
@@ -106,25 +107,37 @@ class ExpertParallel(parallel.ParallelStyle):
             of sums are reduced and scattered; shapes are static and nothing waits for the GPU, so that CUDA graphs can
             have it. "all_to_all": each row goes, quantised, to the rank that has its expert, and its output comes back;
             the host waits for the counts. Replicated tokens need neither.
+        overlap: whether tokens of "gather" are sorted while others come, and sums sent while others are added up, or
+            sums of replicated tokens read where they were added up; as in `RowwiseParallel`.
 
     Raises:
-        InputError: placements or exchanges other than these; and when `parallelize_module` applies it, a module that is
-            no `Fp8Experts`, or experts that the ranks do not divide; nothing was changed.
+        InputError: placements or exchanges other than these, or an "all_to_all" that shall be overlapped; and when
+            `parallelize_module` applies it, a module that is no `Fp8Experts`, experts that the ranks do not divide, or
+            ``overlap=True`` where ranks do not reach each other's memory; nothing was changed.
     """
 
-    def __init__(self, *, input_layouts: Placement | None = None, exchange: Exchange = "gather") -> None:
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        exchange: Exchange = "gather",
+        overlap: bool | None = None,
+    ) -> None:
         super().__init__()
         self.input_layouts = Shard(0) if input_layouts is None else input_layouts
-        self.exchange = exchange
+        self.exchange, self.overlap = exchange, _checked(overlap)
         if self.input_layouts not in (Shard(0), Replicate()):
             raise InputError(f"input_layouts: expected Shard(0) or Replicate(), got {input_layouts}")
         if exchange not in get_args(Exchange):
             raise InputError(f"exchange: expected {' or '.join(map(repr, get_args(Exchange)))}, got {exchange!r}")
+        if overlap and exchange == "all_to_all" and isinstance(self.input_layouts, Shard):
+            raise InputError("overlap: expected None or False, because an all_to_all is not overlapped; got True")
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not isinstance(module, Fp8Experts):
             raise InputError(f"module: expected fp8gemm.nn.Fp8Experts, got {type(module).__name__}")
-        return parallelize_experts(module, device_mesh, self.input_layouts, self.exchange, _source(self))
+        layouts = Layouts(device_mesh, self.input_layouts, self.input_layouts, local=True, overlap=self.overlap)
+        return parallelize_experts(module, layouts, self.exchange, _source(self))
 
 
 def _checked(overlap: object) -> bool | None:

@@ -15,19 +15,22 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.loaded import device_chip, kernel_for, quantizer_for, routing_kernel_for
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource, quantizer_to_rows
 from fp8gemm.kernels.routing import COUNT_ROUTES, ROUTE_TOKENS, unpermute_request
-from fp8gemm.products.quantizers import rows_quantizer
+from fp8gemm.products.quantizers import masked_quantizer, rows_quantizer
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.problem import Grouping
 
 
-def prepare_experts(weights: Sequence[Tensor], dtype: torch.dtype, *, max_m: int, batch_invariant: bool | None) -> None:
+def prepare_experts(
+    weights: Sequence[Tensor], dtype: torch.dtype, *, max_m: int, some: bool, batch_invariant: bool | None
+) -> None:
     """Compile or fetch, and load, what is launched from tokens of ``dtype`` to the sums of their experts.
 
     Args:
         weights: (G, 2I, H) and (G, H, I) on a GPU.
         dtype: bfloat16, float16 or float32.
         max_m: rows of a typical expert, up to which.
+        some: whether these are only some of a layer's experts, as in `fp8gemm.nn.experts_routed`.
         batch_invariant: as in `fp8gemm.gemm_grouped`.
 
     Raises:
@@ -43,7 +46,10 @@ def prepare_experts(weights: Sequence[Tensor], dtype: torch.dtype, *, max_m: int
         problem = grouped_problem(Grouping.CONTIGUOUS, groups, max_m, n, k, output, batch_invariant=invariant)
         choices += [(replace(problem, m=m), config) for m, config in grouped_config_by_m(problem, chip)]
     quantizers = [quantizer_to_rows(INPUTS[dtype])]
-    quantizers += [rows_quantizer(QuantizeSource.SILU_MUL, dtype, rows) for rows in ROWS_OF_WARP]
+    if some:
+        quantizers.append(masked_quantizer(QuantizeSource.SILU_MUL, dtype))
+    else:
+        quantizers += [rows_quantizer(QuantizeSource.SILU_MUL, dtype, rows) for rows in ROWS_OF_WARP]
     routing = ROUTE_TOKENS, COUNT_ROUTES, unpermute_request(INPUTS[dtype])
     if in_force.jit == "compile":
         # All at once, because NVRTC compiles in parallel; those in the cache cost next to nothing.

@@ -80,16 +80,23 @@ def quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, 
     return direct_quantize_to_rows(x, rows, offsets)
 
 
-def copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes and MN-major scales of each token in each of its rows, those of no group too.
+def copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and MN-major scales of each token in each of its rows.
+
+    Args:
+        codes, scales: as `fp8gemm.routing.permute` describes them.
+        rows, offsets: of `route`.
+
+    Returns:
+        As `quantize_to_rows`: rows of no group hold anything.
 
     Raises:
-        InputError: a tensor is not as `fp8gemm.routing.permute` describes it.
+        InputError: a tensor is not as described.
     """
-    if goes_to_operator("codes scales rows", codes, scales, rows):
-        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.copy_to_rows(codes, scales, rows)
+    if goes_to_operator("codes scales rows offsets", codes, scales, rows, offsets):
+        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.copy_to_rows(codes, scales, rows, offsets)
         return traced
-    return direct_copy_to_rows(codes, scales, rows)
+    return direct_copy_to_rows(codes, scales, rows, offsets)
 
 
 def unpermute(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
@@ -140,7 +147,7 @@ def direct_quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[T
     memory.check_addresses(x=x, rows=rows, offsets=offsets)
     if uses_reference(x):
         return reference.quantize_to_rows(x, rows)
-    codes, scales = _empty(rows, x.shape[1])
+    codes, scales = empty_rows(rows.numel(), x.shape[1], rows.device)
     if rows.numel():
         index = x.device.index
         kernel = quantizer_for(_quantizer(x.dtype), index)
@@ -150,38 +157,68 @@ def direct_quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[T
     return codes, scales
 
 
-def direct_copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def direct_copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """`copy_to_rows`."""
     check_tokens(codes, scales)
     check_routes(rows, codes.shape[0])
-    check_devices(codes.device, scales=scales, rows=rows)
-    memory.check_addresses(scales=scales, rows=rows)
+    check_offsets_of_routes(offsets)
+    check_devices(codes.device, scales=scales, rows=rows, offsets=offsets)
+    memory.check_addresses(scales=scales, rows=rows, offsets=offsets)
+    out = empty_rows(rows.numel(), codes.shape[1], codes.device)
+    copy_to_rows_into(codes, scales, rows, offsets, out)
+    return out
+
+
+def copy_to_rows_into(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor, out: tuple[Tensor, Tensor]) -> None:
+    """`copy_to_rows` of checked operands to where their rows are in ``out``, which may be those of more tokens.
+
+    Args:
+        codes, scales, rows: some of the tokens that were routed.
+        offsets: of all of them.
+        out: codes (R, K), contiguous, on a 16-byte boundary, and MN-major scales (R, ceil(K/128)), as `empty_rows`
+            makes them, R being the rows of all tokens. Other tokens' rows are left as they are.
+    """
     if uses_reference(codes) or codes.shape[1] % COPIED:
-        return reference.copy_to_rows(codes, scales, rows)
-    copies = _empty(rows, codes.shape[1])
-    if copies[0].numel():
+        reference.copy_to_rows_into(codes, scales, rows, out)
+    elif rows.numel():
         index = codes.device.index
-        kernel = routing_kernel_for(COPY_TO_ROWS, index)
+        kernel, given = routing_kernel_for(COPY_TO_ROWS, index), (aligned(codes), scales)
         with on_device(index):
-            kernel.bind_copy((aligned(codes), scales), rows.contiguous(), copies, stream=current_stream(index))()
-    return copies
+            kernel.bind_copy(given, rows.contiguous(), offsets, out, stream=current_stream(index))()
 
 
 def direct_unpermute(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
     """`unpermute`."""
     check_sums(y, rows, kept, weights)
     memory.check_addresses(y=y, rows=rows, kept=kept, weights=weights)
-    if uses_reference(y) or y.shape[1] % VECTOR or y.stride(1) != 1:
-        return reference.unpermute(y, rows, kept, weights)
     out = torch.empty((rows.shape[0], y.shape[1]), dtype=y.dtype, device=y.device)
-    if out.numel():
+    unpermute_into(y, rows, kept, weights, out)
+    return out
+
+
+def unpermute_into(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor, out: Tensor) -> None:
+    """`unpermute` of checked operands.
+
+    Args:
+        y: (R, N), all rows that any token has.
+        rows, kept, weights: (T, top_k), of some of the tokens.
+        out: (T, N) of y's dtype, contiguous, on a 16-byte boundary; no other operand is there.
+    """
+    if uses_reference(y) or y.shape[1] % VECTOR or y.stride(1) != 1:
+        out.copy_(reference.unpermute(y, rows, kept, weights))
+    elif out.numel():
         index = y.device.index
         kernel = routing_kernel_for(_summing(y.dtype), index)
         weights = weights if weights.dtype in INPUTS else weights.float()
         given = aligned(y), rows.contiguous(), kept.contiguous(), weights.contiguous(), INPUTS[weights.dtype], out
         with on_device(index):
             kernel.bind_unpermute(*given, stream=current_stream(index))()
-    return out
+
+
+def empty_rows(count: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Memory for codes and MN-major scales of so many rows."""
+    codes = torch.empty((count, k), dtype=torch.float8_e4m3fn, device=device)
+    return codes, empty_mn_major(count, block_count(k), device=device)
 
 
 @lru_cache(maxsize=8)
@@ -192,9 +229,3 @@ def _quantizer(dtype: torch.dtype) -> Quantizer:
 @lru_cache(maxsize=8)
 def _summing(dtype: torch.dtype) -> KernelRequest:
     return unpermute_request(INPUTS[dtype])
-
-
-def _empty(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Memory for codes and MN-major scales of as many rows."""
-    codes = torch.empty((rows.numel(), k), dtype=torch.float8_e4m3fn, device=rows.device)
-    return codes, empty_mn_major(rows.numel(), block_count(k), device=rows.device)

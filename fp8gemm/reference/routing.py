@@ -55,6 +55,15 @@ def copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, T
     return words(codes).index_select(0, token).view(codes.dtype), of_rows
 
 
+def copy_to_rows_into(codes: Tensor, scales: Tensor, rows: Tensor, out: tuple[Tensor, Tensor]) -> None:
+    """The same into codes and scales of more rows than these tokens have; the others are left as they are."""
+    of_rows, their_scales = out
+    places, values = words(of_rows), words(codes)
+    if places.dtype != values.dtype:
+        places, values = of_rows.view(torch.uint8), codes.view(torch.uint8)
+    places[rows], their_scales[rows] = values[:, None], scales[:, None]
+
+
 def unpermute(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
     """For each token the float32 sum of ``weights[t, k] * y[rows[t, k]]`` over the k that were kept, ascending.
 

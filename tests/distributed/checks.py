@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.distributed import layers, mixtures, operators, overlapping, plans, states, training
+from tests.distributed import layers, mixtures, operators, overlapping, overlapping_experts, plans, states, training
 from tests.distributed.world import Check
 
 _ANY: tuple[Check, ...] = (
@@ -10,6 +10,7 @@ _ANY: tuple[Check, ...] = (
     *layers.CHECKS,
     *overlapping.CHECKS,
     *mixtures.CHECKS,
+    *overlapping_experts.CHECKS,
     *plans.CHECKS,
     *states.CHECKS,
     *training.CHECKS,

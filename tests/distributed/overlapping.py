@@ -90,6 +90,35 @@ def overlapped_sums_are_those_of_collectives(world: Rank) -> None:
             assert divided(world, mlp(), place, overlap=True).down(mine[:, :0]).shape == (1, 0, HIDDEN)
 
 
+def many_rows_are_added_up_by_parts(world: Rank) -> None:
+    """Of any dtype, and all ranks get the same bits; rows that ranks do not divide are summed as few are."""
+    before_after = ["barrier", *["copy"] * (world.ranks - 1), "barrier"]
+    with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "BY_PARTS_BYTES", 1)
+        plain = divided(world, mlp(), Replicate(), overlap=False).down
+        model = divided(world, mlp(), Replicate(), overlap=True).down
+        for dtype in (torch.bfloat16, torch.float16):
+            for turn in range(4):
+                x = inputs(1, 8 * world.ranks, columns=WIDE).to(dtype) * (turn + 1)
+                mine = part(x, -1, world.number, world.ranks)
+                uses.since()
+                out = model(mine)
+                assert uses.since() == before_after * 2
+                of_all = [torch.empty_like(out) for _ in range(world.ranks)]
+                dist.all_gather(of_all, out, group=world.mesh().get_group())
+                assert all(torch.equal(each, out) for each in of_all)
+                assert torch.equal(out, plain(mine)) or world.ranks > 2
+                assert relative_error(out, mlp().down(x)) < SENT
+        model(hidden(world, world.ranks + 1))
+        assert uses.since() == ["sum", "barrier", "barrier"]
+        patch.setattr(overlap, "LIMITS", limited(by_parts_bytes=x.nbytes))
+        unasked = divided(world, mlp(), Replicate(), overlap=None).down
+        few, many = hidden(world, world.ranks), hidden(world, 32 * world.ranks)
+        unasked(few)
+        assert uses.since() == []
+        assert torch.equal(unasked(many), model(many)) and uses.since() == before_after * 4
+
+
 def calls_that_share_memory_do_not_disturb_each_other(world: Rank) -> None:
     """Of several layers, kinds and sizes, one after the other; what they gave stays as it was."""
     ranks, number = world.ranks, world.number
@@ -163,7 +192,9 @@ def none_overlaps_where_it_wins(world: Rank) -> None:
 def limited(**changes: int) -> overlap.Limits:
     """Sums of few rows are overlapped, but for changes."""
     never = 1 << 62
-    return replace(overlap.Limits(never, 0, never, 0, summed_bytes=2 << 20), **changes)
+    return replace(
+        overlap.Limits(never, 0, never, 0, summed_bytes=2 << 20, by_parts_bytes=never, tokens=never), **changes
+    )
 
 
 def a_rank_that_fails_stays_in_step_with_others(world: Rank) -> None:
@@ -241,6 +272,7 @@ def a_rank_by_itself_sends_nothing(world: Rank) -> None:
 CHECKS: tuple[Check, ...] = (
     overlapped_columns_have_the_same_bits,
     overlapped_sums_are_those_of_collectives,
+    many_rows_are_added_up_by_parts,
     calls_that_share_memory_do_not_disturb_each_other,
     none_overlaps_where_it_wins,
     a_rank_that_fails_stays_in_step_with_others,

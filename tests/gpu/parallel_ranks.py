@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
@@ -30,32 +28,11 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, overlap, symmetric
 from tests.distributed.world import held
+from tests.gpu import parallel_ranks_experts
+from tests.gpu.parallel_world import REPLAYS, Rank, same_sums, uses
 
-HIDDEN, WIDE, REPLAYS = 2048, 4096, 200
+HIDDEN, WIDE = 2048, 4096
 TOKENS = Shard(0)
-
-
-@dataclass
-class Rank:
-    """What a check is given; ``generator`` and ``chance`` are alike on all ranks."""
-
-    number: int
-    ranks: int
-    mesh: DeviceMesh
-    generator: torch.Generator
-    chance: random.Random
-
-    def rows(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.generator, device=self.generator.device).bfloat16()
-
-    def part(self, x: Tensor, dim: int = 0) -> Tensor:
-        return x.chunk(self.ranks, dim)[self.number].contiguous()
-
-    def late(self) -> None:
-        """One of the ranks has more to do first, another one each time."""
-        rank, cycles = self.chance.randrange(self.ranks), self.chance.randrange(1, 2_000_000)
-        if rank == self.number:
-            torch.cuda._sleep(cycles)
 
 
 class Mlp(nn.Module):
@@ -79,22 +56,6 @@ def divided(rank: Rank, place: Placement, *, overlap: bool | None, bias: bool = 
         "down": RowwiseParallel(output_layouts=place, overlap=overlap),
     }
     return parallelize_module(Mlp(bias=bias), rank.mesh, plan)
-
-
-@contextmanager
-def uses() -> Iterator[list[str]]:
-    """Names of what is asked of symmetric memory in a block of code."""
-    found: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("barrier", "copied", "summed"):
-            real = getattr(symmetric._CudaMemory, name)
-
-            def noted(memory: Any, *given: Any, real: Any = real, name: str = name) -> Any:
-                found.append(name)
-                return real(memory, *given)
-
-            patch.setattr(symmetric._CudaMemory, name, noted)
-        yield found
 
 
 def columns_have_the_bits_of_a_gather(rank: Rank) -> None:
@@ -126,12 +87,6 @@ def sums_have_the_bits_of_a_reduce_scatter(rank: Rank) -> None:
                 assert same_sums(rank, model.forward_quantized(*codes), right), (pieces, m)
 
 
-def same_sums(rank: Rank, out: Tensor, right: Tensor) -> bool:
-    if rank.ranks == 2:
-        return torch.equal(out, right)
-    return bool((out - right).float().norm() <= 1e-2 * right.float().norm())
-
-
 def sums_of_few_rows_are_those_of_an_all_reduce(rank: Rank) -> None:
     """By either kernel; what they gave stays as it was."""
     plain, model = (divided(rank, Replicate(), overlap=each) for each in (False, True))
@@ -145,6 +100,35 @@ def sums_of_few_rows_are_those_of_an_all_reduce(rank: Rank) -> None:
                 kept.append((model(x), x))
             for out, x in kept:
                 assert same_sums(rank, out, plain(x)), (one_shot, len(x))
+
+
+def sums_by_parts_are_those_of_an_all_reduce(rank: Rank) -> None:
+    """Behind each other and replayed; all ranks have the same bits."""
+    plain, model = (divided(rank, Replicate(), overlap=each) for each in (False, True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "BY_PARTS_BYTES", 1)
+        kept = []
+        for turn in range(50):
+            x = rank.rows((1, 8, 33, 128, 1024)[turn % 5] * rank.ranks, HIDDEN)
+            rank.late()
+            with uses() as found:
+                kept.append((model(x), x))
+            assert found.count("copied") == 2 * (rank.ranks - 1) and found.count("barrier") == 4
+        graph, x = torch.cuda.CUDAGraph(), rank.rows(256 * rank.ranks, HIDDEN)
+        model(x)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            out = model(x)
+        for _ in range(REPLAYS // 4):
+            x.copy_(rank.rows(*x.shape))
+            rank.late()
+            graph.replay()
+            kept.append((out.clone(), x.clone()))
+    for out, x in kept:
+        assert same_sums(rank, out, plain(x)), len(x)
+        of_all = [torch.empty_like(out) for _ in range(rank.ranks)]
+        dist.all_gather(of_all, out)
+        assert all(torch.equal(each, out) for each in of_all), len(x)
 
 
 def layers_share_memory(rank: Rank) -> None:
@@ -199,7 +183,8 @@ def a_graph_makes_no_workspace(rank: Rank) -> None:
     rows = (symmetric.LEAST_BYTES << 4) // (2 * HIDDEN)
     never = 1 << 62
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "LIMITS", overlap.Limits(never, 0, never, 0, summed_bytes=1 << 40))
+        patch.setattr(overlap, "BY_PARTS_BYTES", never)
+        patch.setattr(overlap, "LIMITS", overlap.Limits(never, 0, never, 0, 1 << 40, never, never))
         plain, model, asked = (divided(rank, Replicate(), overlap=each) for each in (False, None, True))
         x = rank.rows(rows, HIDDEN)
         right = plain(x)
@@ -235,6 +220,8 @@ CHECKS: tuple[Callable[[Rank], None], ...] = (
     columns_have_the_bits_of_a_gather,
     sums_have_the_bits_of_a_reduce_scatter,
     sums_of_few_rows_are_those_of_an_all_reduce,
+    sums_by_parts_are_those_of_an_all_reduce,
+    parallel_ranks_experts.experts_have_the_sums_of_a_reduce_scatter,
     layers_share_memory,
     graphs_are_replayed_with_other_inputs,
     a_graph_makes_no_workspace,

@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import fp8gemm
 from fp8gemm.nn import Fp8Experts
+from fp8gemm.nn.experts_routed import of_hidden
 from tests.calls import no_waits, same_bits
 from tests.experts import BF16, Tokens, block, expected, relative_error, rows_of_experts, tokens, weights
 
@@ -90,6 +91,17 @@ def test_ranks_share_a_layer(generator: torch.Generator) -> None:
             assert relative_error(rank(*given), expected(rank, given)) < limit(given)
         alone = torch.stack([rank(*given.alone) for rank in ranks])
         assert int((alone.abs().sum(2) > 0).sum()) == count, "each token is one rank's"
+
+
+def test_rows_that_are_kept_have_the_bits_that_they_have_among_all(generator: torch.Generator) -> None:
+    """Between the products of some of the experts, which quantise no other rows there."""
+    experts = block(8, H, INNER, generator, num_experts=G, first_expert=8)
+    for count in COUNTS:
+        given, options = routed(count, generator), experts._options(BF16, 2)
+        of_all, of_kept = (
+            of_hidden(*given, experts.operands(), first_expert=8, some=some, options=options) for some in (False, True)
+        )
+        assert same_bits(of_kept, of_all), count
 
 
 @pytest.mark.parametrize("max_m", [8, 130])
@@ -171,9 +183,13 @@ def test_a_graph_replayed_with_changing_tokens_and_experts(
     assert int(wrong) == 0
 
 
-def test_a_prepared_block_is_captured_without_a_call_before(generator: torch.Generator) -> None:
-    """Of sizes that no other test has, so that nobody has loaded its kernels."""
-    experts, given = block(12, 384, 144, generator), tokens(40, 384, 12, 3, generator)
+@pytest.mark.parametrize(("layer", "hidden"), [(12, 384), (24, 400)], ids=["all", "some"])
+def test_a_prepared_block_is_captured_without_a_call_before(
+    layer: int, hidden: int, generator: torch.Generator
+) -> None:
+    """Of sizes that no other test has, so that nobody has loaded its kernels; of all of a layer's experts or some."""
+    experts = block(12, hidden, 144, generator, num_experts=layer)
+    given = tokens(40, hidden, layer, 3, generator)
     experts.prepare(max_m=64)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -14,11 +14,13 @@ EXPERTS, MAX_M, K = 32, 24, 1040
 
 
 def block(codes: Tensor, scales: Tensor, ids: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-    """Both layouts and back, without what is not defined."""
+    """Both layouts and back, without what is not defined: rows of no group are made zero."""
     found = permute(codes, scales, ids, EXPERTS, first_expert=2)
     masked = permute_masked(codes, scales, ids, EXPERTS, MAX_M, first_expert=2)
     sums = [unpermute(each.codes.float() * each.scales[..., :1], each.permutation, weights) for each in (found, masked)]
-    return *sums, found.codes, found.scales, found.offsets, found.permutation.rows, masked.counts, masked.asked
+    rest = (torch.arange(found.codes.shape[0], device=ids.device) >= found.offsets[-1])[:, None]
+    kept = found.codes.view(torch.uint8).masked_fill(rest, 0), found.scales.masked_fill(rest, 0.0)
+    return *sums, *kept, found.offsets, found.permutation.rows, masked.counts, masked.asked
 
 
 def drawn(tokens: int, generator: torch.Generator) -> list[Tensor]:

@@ -19,6 +19,7 @@ from fp8gemm.routing import permute, quantize_permuted, unpermute
 from tests.calls import bits, no_waits, same_bits
 
 FIRST, REPLAYS = 3, 1000
+CODE, SCALE = 0x55, -7.0
 every_dtype = pytest.mark.parametrize("dtype", INPUTS, ids=str)
 
 
@@ -96,11 +97,31 @@ def test_tokens_are_quantised_into_their_rows(k, dtype, generator):
 def test_codes_and_scales_are_copied(k, generator):
     for tokens, top_k in ((1, 8), (33, 3), (300, 8)):
         codes, scales = fp8gemm.quantize_activation(normal(tokens, k, generator=generator))
-        rows = routing.route(drawn(tokens, top_k, 32, generator), 32, FIRST)[1]
-        expected = reference.copy_to_rows(codes.cpu(), scales.cpu(), rows.cpu())
+        offsets, rows, _ = routing.route(drawn(tokens, top_k, 32, generator), 32, FIRST)
+        expected, count = reference.copy_to_rows(codes.cpu(), scales.cpu(), rows.cpu()), int(offsets[-1])
         for given in (scales, scales.contiguous()):
-            found = routing.copy_to_rows(codes, given, rows)
-            assert all(same_bits(mine.cpu(), right) for mine, right in zip(found, expected, strict=True))
+            found = routing.copy_to_rows(codes, given, rows, offsets)
+            for mine, right in zip(found, expected, strict=True):
+                assert mine.stride() == right.stride() and same_bits(mine.cpu()[:count], right[:count])
+
+
+@pytest.mark.parametrize("k", [16, 144, 528, 7168])
+def test_copies_in_parts_fill_one_place_and_nothing_else(k, generator):
+    """Rows of no group, rows behind all, and what lies between columns of scales keep what they held."""
+    for tokens, top_k in ((2, 8), (33, 3), (300, 8), (5, 70)):
+        codes, scales = fp8gemm.quantize_activation(normal(tokens, k, generator=generator))
+        offsets, rows, _ = routing.route(drawn(tokens, top_k, 32, generator), 32, FIRST)
+        expected, count = reference.copy_to_rows(codes, scales, rows), int(offsets[-1])
+        room = rows.numel() + 6
+        out = routing.empty_rows(room, k, codes.device)
+        of_scales = out[1].as_strided((scales.shape[1], out[1].stride(1)), (out[1].stride(1), 1))
+        out[0].view(torch.uint8).fill_(CODE)
+        of_scales.fill_(SCALE)
+        few = -(-tokens // 3)
+        for part in (slice(few, tokens), slice(0, few)):
+            routing.copy_to_rows_into(codes[part], scales[part], rows[part], offsets, out)
+        assert all(same_bits(mine[:count], right[:count]) for mine, right in zip(out, expected, strict=True))
+        assert (out[0][count:].view(torch.uint8) == CODE).all() and (of_scales[:, count:] == SCALE).all()
 
 
 @every_dtype
@@ -117,13 +138,34 @@ def test_sums_have_the_bits_of_the_cpu(weights_dtype, dtype, generator):
         assert same_bits(found.cpu(), expected) and found.isfinite().all()
 
 
+@every_dtype
+def test_sums_in_parts_have_the_bits_of_one_call(dtype, generator):
+    """Of more rows than any of the parts has."""
+    for tokens, top_k, n in ((2, 8, 7168), (33, 3, 8), (300, 8, 400), (5, 21, 264)):
+        _, rows, kept = routing.route(drawn(tokens, top_k, 32, generator), 32, FIRST)
+        y = normal(tokens * top_k, n, generator=generator).to(dtype)
+        weights = normal(tokens, top_k, generator=generator)
+        out = torch.full((tokens + 1, n), SCALE, dtype=dtype, device=y.device)
+        few = -(-tokens // 3)
+        for part in (slice(few, tokens), slice(0, few)):
+            routing.unpermute_into(y, rows[part], kept[part], weights[part], out[part])
+        assert same_bits(out[:-1], routing.unpermute(y, rows, kept, weights)) and (out[-1] == SCALE).all()
+
+
+def only_kept(values: Tensor, offsets: Tensor) -> Tensor:
+    """Rows as integers or floats, those of no group zero; the host need not know how many these are."""
+    values = values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
+    return values.masked_fill((torch.arange(values.shape[0], device=values.device) >= offsets[-1])[:, None], 0)
+
+
 def block(x: Tensor, ids: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
     """What is defined of it, all in fixed places: a sum of what came out, and where rows are."""
     tokens = quantize_permuted(x, ids, 32, first_expert=FIRST)
     values = tokens.codes.float() * tokens.scales[:, :1]
     again = permute(*fp8gemm.quantize_activation(x), ids, 32, first_expert=FIRST)
     total = unpermute(values, tokens.permutation, weights)
-    return total, tokens.offsets, tokens.permutation.rows, tokens.permutation.kept, again.codes, again.scales
+    copies = only_kept(again.codes, again.offsets), only_kept(again.scales, again.offsets)
+    return total, tokens.offsets, tokens.permutation.rows, tokens.permutation.kept, *copies
 
 
 def inputs(tokens: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:

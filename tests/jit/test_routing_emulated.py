@@ -95,12 +95,12 @@ def test_tokens_may_be_any_pitch_apart_and_nothing_but_them_is_read(kernels: dic
 
 @pytest.mark.parametrize(("tokens", "top_k", "k"), [(1, 8, 272), (7, 3, 16), (5, 1, 1040), (3, 70, 144), (40, 2, 512)])
 def test_codes_and_scales_are_copied(kernels: dict[str, Run], tokens: int, top_k: int, k: int) -> None:
-    rows = reference.route(drawn(tokens, top_k, 4, k), 4, 3)[1]
+    routes = reference.route(drawn(tokens, top_k, 4, k), 4, 3)
     codes, scales = quantize_rows(torch.randn(tokens, k))
     storage = torch.zeros(tokens, k + 48, dtype=torch.uint8).view(E4M3)
     apart = storage[:, 16 : k + 16].copy_(codes)
     for given in (scales, to_mn_major(scales), scales.repeat_interleave(3, 1)[:, ::3]):
-        assert is_copied(kernels, codes, given, rows) and is_copied(kernels, apart, given, rows)
+        assert is_copied(kernels, codes, given, routes) and is_copied(kernels, apart, given, routes)
 
 
 # Sums.

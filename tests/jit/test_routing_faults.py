@@ -56,7 +56,8 @@ FAULTS = {
     "the second block has the first one's scale": (TO_ROWS, "(col / kBlockCols)", "(0)"),
     "rows past a warp's are those of its first": (TOKEN, "k > 0 && k % kLanes == 0", "false"),
     "scales of copies lie by K": (COPY, "(block) * params.scales_pitch", "(block) * params.k"),
-    "copies end at whole warps": (COPY, "if (inside) {\n                *", "if (true) {\n                *"),
+    "copies end at whole warps": (COPY, "inside && row < kept_rows", "row < kept_rows"),
+    "rows of no group are copied": (COPY, "inside && row < kept_rows", "inside"),
     "what was not kept is added": (UNPERMUTE, "params.kept[place] != 0", "true"),
     "only the first rows are added": (UNPERMUTE, "first += Config::kAhead", "first += params.top_k"),
     "products are fused with sums": (
@@ -88,7 +89,7 @@ def all_is_right(directory: Path, edit: Callable[[str, str], str]) -> bool:
     return (
         all(is_routed(kernels, ids, 300, 3, seed) for seed in range(3) for ids in several)
         and is_quantized(kernels, x, drawn(5, 40, 4, 1), 4)
-        and is_copied(kernels, *quantize_rows(x), routes[1])
+        and is_copied(kernels, *quantize_rows(x), routes)
         and is_summed(kernels, torch.randn(200, 72), routes, torch.randn(5, 40).half())
     )
 

@@ -97,13 +97,38 @@ def test_tokens_go_to_their_rows_and_come_back(change: str, launched: list[str])
     assert torch.equal(first_rows(found.codes, kept), first_rows(codes, kept))
     assert torch.equal(found.scales[:kept], scales[:kept]) and found.scales.stride() == scales.stride()
     permuted = permute(*fp8gemm.quantize_activation(x), ids, G, first_expert=3)
-    assert same_bits(permuted.codes, codes) and same_bits(permuted.scales, scales)
+    assert torch.equal(first_rows(permuted.codes, kept), first_rows(codes, kept))
+    assert torch.equal(permuted.scales[:kept], scales[:kept]) and permuted.scales.stride() == scales.stride()
     y = torch.randn(27, 40)
     for given in (weights, weights.double(), weights.to(BF16)):
         assert same_bits(unpermute(y, found.permutation, given), reference.unpermute(y, *expected[1:], given))
     route = ["route-tokens"]
     sums = ["unpermute-f32"] * 3
     assert launched == [*route, "quantize-to-rows-bf16", *route, "copy-to-rows", *sums]
+
+
+@pytest.mark.parametrize("tokens", [2, 9])
+def test_tokens_in_parts_go_to_one_place_and_come_back_in_parts(tokens: int, launched: list[str]) -> None:
+    """With the bits of one call; what is of no group, or behind what a call writes, stays as it is."""
+    offsets, rows, kept = reference.route(drawn(tokens, 3, G, 1), G, 3)
+    codes, scales = fp8gemm.quantize_activation(torch.randn(tokens, 272))
+    right = products.copy_to_rows(codes, scales, rows, offsets)
+    out = products.empty_rows(rows.numel(), 272, rows.device)
+    out[0].view(torch.uint8).fill_(0x55)
+    out[1].fill_(-7.0)
+    y, weights = torch.randn(rows.numel(), 40), torch.randn(tokens, 3)
+    sums = torch.full((tokens + 1, 40), -7.0)
+    for part in (slice(1, tokens), slice(0, 1)):
+        products.copy_to_rows_into(codes[part], scales[part], rows[part], offsets, out)
+        products.unpermute_into(y, rows[part], kept[part], weights[part], sums[part])
+    count = int(offsets[-1])
+    assert 0 < count < rows.numel()
+    assert same_bits(out[0][:count], right[0][:count]) and same_bits(out[1][:count], right[1][:count])
+    assert (out[0][count:].view(torch.uint8) == 0x55).all() and (out[1][count:] == -7.0).all()
+    assert same_bits(sums[:-1], products.unpermute(y, rows, kept, weights)) and (sums[-1] == -7.0).all()
+    products.copy_to_rows_into(codes[:0], scales[:0], rows[:0], offsets, out)
+    products.unpermute_into(y, rows[:0], kept[:0], weights[:0], sums[:0])
+    assert launched == ["copy-to-rows", *["copy-to-rows", "unpermute-f32"] * 2, "unpermute-f32"]
 
 
 def test_rows_that_no_thread_can_load_are_copied_first(launched: list[str]) -> None:
@@ -131,7 +156,7 @@ def test_what_no_kernel_takes_is_pytorchs(launched: list[str]) -> None:
     codes, scales = fp8gemm.quantize_activation(torch.randn(6, 144))
     cut = codes[:, :40]
     assert same_bits(
-        products.copy_to_rows(cut, scales[:, :1], routes[1])[0],
+        products.copy_to_rows(cut, scales[:, :1], routes[1], routes[0])[0],
         reference.copy_to_rows(cut, scales[:, :1], routes[1])[0],
     )
     for y in (torch.randn(12, 39), torch.randn(40, 12).t()):

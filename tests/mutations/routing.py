@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from tests.mutations.mutant import Edit, Mutant, race
 
-_ROUTE, _TO_ROWS, _UNPERMUTE = (f"kernels/{name}.cuh" for name in ("route_tokens", "quantize_to_rows", "unpermute"))
+_ROUTE, _TO_ROWS, _COPY, _UNPERMUTE = (
+    f"kernels/{name}.cuh" for name in ("route_tokens", "quantize_to_rows", "copy_to_rows", "unpermute")
+)
 _ON_HOST, _ON_GPU = (f"tests/{path}.py::test_" for path in ("jit/test_routing_emulated", "gpu/test_routing_kernels"))
 _WAIT = "        ptx::wait_for_previous_grids();\n"
 _JUST_BEFORE = (f"{_ON_GPU}what_was_written_just_before_is_what_is_read[8]",)
@@ -48,6 +50,15 @@ _PLACES = tuple(
             "inside",
             "tokens_may_be_any_pitch_apart_and_nothing_but_them_is_read",
             "quantize_to_rows",
+        ),
+        (
+            "copied-to-rows-of-no-group",
+            "rows that nobody reads are written by copies too",
+            _COPY,
+            "inside && row < kept_rows",
+            "inside",
+            "codes_and_scales_are_copied[7-3-16]",
+            "copy_to_rows",
         ),
         (
             "sum-of-what-was-not-kept",

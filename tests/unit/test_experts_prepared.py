@@ -14,6 +14,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request, ranked
 from fp8gemm.kernels.group_ranges import GROUP_RANGES
+from fp8gemm.kernels.quantize import ROWS_OF_WARP
 from fp8gemm.nn import Fp8Experts, experts
 from fp8gemm.products import prepared
 from fp8gemm.tuning.hopper import CHIPS
@@ -70,6 +71,21 @@ def test_what_is_made_ready_is_loaded_and_a_warmup_has_it(
     assert set(asked.loaded) <= set(wanted.requests)
     contiguous = {each for each in wanted.gemms["h200"] if "masked" not in each.label and each != GROUP_RANGES}
     assert contiguous <= set(asked.loaded)
+
+
+def test_some_of_the_experts_have_their_own_quantiser_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the rows that are kept, which a warmup of theirs has; the other one has all experts alone."""
+    blocks = Fp8Experts(G, H, INNER), Fp8Experts(2 * G, H, INNER, first_expert=G, num_local_experts=G)
+    between = []
+    for block in blocks:
+        with monkeypatch.context() as patch, settings.scope(jit="compile"):
+            asked = Asked(patch)
+            block.prepare(max_m=64)
+        assert set(asked.built) == set(asked.loaded)
+        assert set(asked.loaded) <= set(demand_of_model(block, 64, ["h200"]).requests)
+        between.append([each.label for each in asked.loaded if "silu" in each.label])
+    rows = [f"quantize-rows-silu-mul-bf16-r{count}" for count in ROWS_OF_WARP]
+    assert between == [rows, ["quantize-masked-silu-mul-bf16"]]
 
 
 def test_what_may_not_be_compiled_is_loaded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,9 @@ def test_a_kernel_that_is_not_right_is_told(fault: int, listed: ModuleType, monk
                 routes[1][-1, -1] += fault
             return lambda: None
 
-        def bind_copy(self, tokens: Any, rows: Tensor, copies: Any, *, stream: int) -> Callable[[], None]:
+        def bind_copy(
+            self, tokens: Any, rows: Tensor, offsets: Tensor, copies: Any, *, stream: int
+        ) -> Callable[[], None]:
             return self.put(reference.copy_to_rows(*tokens, rows), copies)
 
         def bind_to_rows(

@@ -20,8 +20,9 @@ from fp8gemm.nn import Fp8Linear
 from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT
 from fp8gemm.nn.experts_shape import NAMES
 from fp8gemm.parallel.blocks import check_whole_blocks
+from fp8gemm.parallel.dividing import of_parts
 from fp8gemm.parallel.layouts import Layouts
-from fp8gemm.parallel.linear import FEATURES, ColwiseLinear, ParallelLinear, RowwiseLinear, of_parts
+from fp8gemm.parallel.linear import FEATURES, ColwiseLinear, ParallelLinear, RowwiseLinear
 
 
 @dataclass(frozen=True)

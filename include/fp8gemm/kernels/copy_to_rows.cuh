@@ -7,6 +7,8 @@
 //
 // Shared memory, barriers: none
 //
+// Rows of no group, which come from params.kept_rows on, are not written: nobody reads them.
+//
 // NOTE: The kernel behind this one may start at once; it finds its weights while this one runs. The one ahead of this
 // one is waited for before anything is read or written: rows of tokens come from it, or codes.
 #pragma once
@@ -20,20 +22,21 @@ namespace fp8gemm {
 
 /// Filled in by the host: fp8gemm/driver/arguments.py knows these offsets. Strides and pitches are in elements.
 struct CopyParams {
-    const uint8_t* codes;     ///< (tokens, k) e4m3
-    const float* scales;      ///< (tokens, ceil(k / 128))
-    uint8_t* codes_of_rows;   ///< (tokens * top_k, k), packed
-    float* scales_of_rows;    ///< (ceil(k / 128), scales_pitch), rows adjacent
-    const int64_t* rows;      ///< (tokens, top_k)
-    int64_t codes_stride;     ///< from token to token
-    int64_t scales_stride;    ///< likewise
-    int64_t scales_stride_k;  ///< from K block to K block
+    const uint8_t* codes;      ///< (tokens, k) e4m3
+    const float* scales;       ///< (tokens, ceil(k / 128))
+    uint8_t* codes_of_rows;    ///< as many rows as these tokens have or more, and k columns, packed
+    float* scales_of_rows;     ///< (ceil(k / 128), scales_pitch), rows adjacent
+    const int64_t* rows;       ///< (tokens, top_k)
+    const int32_t* kept_rows;  ///< how many rows are of a group; those from there on are not written
+    int64_t codes_stride;      ///< from token to token
+    int64_t scales_stride;     ///< likewise
+    int64_t scales_stride_k;   ///< from K block to K block
     uint32_t tokens;
     uint32_t top_k;
     uint32_t k;
     uint32_t scales_pitch;
 };
-static_assert(sizeof(CopyParams) == 80, "the host lays out this struct byte by byte");
+static_assert(sizeof(CopyParams) == 88, "the host lays out this struct byte by byte");
 
 template <class Config>
 struct CopyToRows {
@@ -55,6 +58,7 @@ struct CopyToRows {
             return;
         }
         RowsOfToken rows(params.rows, token, params.top_k, lane);
+        const auto kept_rows = static_cast<uint32_t>(*params.kept_rows);
         const bool inside = col < params.k;
         const bool has_scale = inside && col % kBlockCols == 0;
         const uint32_t block = col / kBlockCols;
@@ -67,11 +71,11 @@ struct CopyToRows {
             scale = params.scales[token * params.scales_stride + block * params.scales_stride_k];
         }
         rows.for_each([&](uint32_t row) {
-            if (inside) {
+            if (inside && row < kept_rows) {
                 *reinterpret_cast<uint4*>(params.codes_of_rows + static_cast<int64_t>(row) * params.k + col) = codes;
-            }
-            if (has_scale) {
-                params.scales_of_rows[static_cast<int64_t>(block) * params.scales_pitch + row] = scale;
+                if (has_scale) {
+                    params.scales_of_rows[static_cast<int64_t>(block) * params.scales_pitch + row] = scale;
+                }
             }
         });
     }
