@@ -127,8 +127,12 @@ def quantized_bytes(rows: int, k: int) -> int:
 def quantized_in(workspace: Tensor, rows: int, k: int) -> tuple[Tensor, Tensor]:
     """Codes (rows, K) and MN-major scales in `quantized_bytes` of uint8, without a copy."""
     codes = workspace[: rows * k].view(torch.float8_e4m3fn).view(rows, k)
-    scales = workspace[scales_offset(rows, k) :].view(torch.float32)
-    return codes, scales.as_strided((rows, block_count(k)), (1, mn_major_pitch(rows)))
+    return codes, scales_in(workspace[scales_offset(rows, k) :], rows, k)
+
+
+def scales_in(place: Tensor, rows: int, k: int) -> Tensor:
+    """MN-major scales of so many rows in that part of a workspace, uint8, without a copy."""
+    return place.view(torch.float32).as_strided((rows, block_count(k)), (1, mn_major_pitch(rows)))
 
 
 def to_mn_major(scales: Tensor) -> Tensor:

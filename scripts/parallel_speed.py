@@ -31,8 +31,8 @@ os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from parallel_speed_parts import SECTIONS, Part  # noqa: E402
-from parallel_speed_timing import Figures, Ranks  # noqa: E402
+from parallel_speed_parts import SECTIONS  # noqa: E402
+from parallel_speed_timing import Figures, Part, Ranks  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 from fp8gemm.cli.arguments import Words, parse_positive  # noqa: E402

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from parallel_speed_timing import Ranks
 from torch import Tensor, nn
-from torch.distributed.tensor import parallel
+from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.functional import silu
 
 import fp8gemm
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel
+
+TOKENS, ALL = Shard(0), Replicate()
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Sizes:
 
 
 MODELS = Sizes("llama-70b", 8192, 28672), Sizes("deepseek-v3", 7168, 18432)
+NARROW = Sizes("narrow", 4096, 4096)
+"""Whose products take so little that what the host does counts."""
 TINY = (Sizes("tiny", 512, 1024),)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-from parallel_speed_mlps import MODELS, TINY, Mlp, Mlps, Sizes
-from parallel_speed_timing import Call, Figures, Ranks, ratio
+from parallel_speed_limits import ONE_SHOT, parts_of_layers
+from parallel_speed_mlps import ALL, MODELS, TINY, TOKENS, Mlp, Mlps, Sizes
+from parallel_speed_timing import Call, Figures, Part, Ranks, bound, ratio
 from torch import Tensor
-from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 import fp8gemm
@@ -22,32 +22,14 @@ from fp8gemm.parallel import (
     ColwiseParallel,
     ExpertParallel,
     RowwiseParallel,
-    chunks,
     gather_quantized,
-    overlap,
     symmetric,
 )
 from fp8gemm.parallel.collectives import gathered, packed
 
-TOKENS, ALL = Shard(0), Replicate()
-ONE_SHOT = {"one_shot": 1 << 40, "two_shot": 0}
-"""What `symmetric.ONE_SHOT_BYTES` is changed to so that one of the kernels sums everything."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A section while it is measured: the ranks, and where its lines go."""
-
-    world: Ranks
-    add: Callable[[str, Figures], None]
-
 
 def models(world: Ranks) -> tuple[Sizes, ...]:
     return TINY if world.tiny else MODELS
-
-
-def bound(model: Callable[..., object], *given: Tensor) -> Call:
-    return lambda: model(*given)
 
 
 def made(make: Callable[..., Mlp], x: Tensor, *given: Any, **options: Any) -> Call:
@@ -75,16 +57,23 @@ def _prefill(part: Part, sizes: Sizes, m: int) -> None:
         "bf16_all_reduce": partial(made, mlps.bfloat16, x, ALL),
         "bf16_gather": partial(made, mlps.bfloat16, mine, TOKENS),
     }
-    found = world.figures(makes, world.us)
-    part.add(f"{sizes.name} M={m}, us", found)
     pairs = [("one", each) for each in ("all_reduce", "overlapped_sum", "fp8_gather", "overlapped")]
     pairs += [("bf16_one", "bf16_all_reduce"), ("bf16_all_reduce", "all_reduce"), ("bf16_gather", "overlapped")]
     pairs += [("all_reduce", "overlapped_sum"), ("fp8_gather", "overlapped"), ("fp8_gather", "unasked")]
-    speeds: Figures = {}
-    for pair in pairs:
-        speeds |= ratio(found, *pair)
-    part.add(f"{sizes.name} M={m}, times as fast", speeds)
+    _in_both_regimes(part, f"{sizes.name} M={m}", makes, pairs)
     part.add(f"{sizes.name} M={m}, errors in %", _errors(world, mlps, x))
+
+
+def _in_both_regimes(
+    part: Part, name: str, makes: Mapping[str, Callable[[], Call]], pairs: Sequence[tuple[str, str]]
+) -> None:
+    for regime, time_ in (("bursts", part.world.burst_us), ("sustained", part.world.us)):
+        found = part.world.figures(makes, time_)
+        part.add(f"{name}, {regime}, us", found)
+        speeds: Figures = {}
+        for pair in pairs:
+            speeds |= ratio(found, *pair)
+        part.add(f"{name}, {regime}, times as fast", speeds)
 
 
 def _errors(world: Ranks, mlps: Mlps, x: Tensor) -> Figures:
@@ -132,62 +121,6 @@ def _decode(part: Part, name: str, kinds: dict[str, Mlp], x: Tensor) -> None:
     part.add(name, found | speeds)
 
 
-def limits(part: Part) -> None:
-    """Each layer by itself, and sums of few rows by themselves."""
-    world = part.world
-    for sizes in models(world):
-        mlps = Mlps(world, sizes)
-        plain, summed = mlps.ours(TOKENS, overlap=False), mlps.ours(ALL, overlap=False)
-        shared = None if world.tiny else mlps.ours(TOKENS, overlap=True)
-        shared_sum = None if world.tiny else mlps.ours(ALL, overlap=True).down
-        for m in (64,) if world.tiny else (256, 512, 1024, 2048, 4096, 8192, 16384):
-            mine = world.rows(m // world.ranks, sizes.hidden)
-            makes = {"off": partial(bound, plain.gate_up, mine)}
-            if shared is not None:
-                makes["on"] = partial(bound, shared.gate_up, mine)
-            found = world.figures(makes, world.us)
-            part.add(f"{sizes.name} gather M={m}", found | ratio(found, "off", "on"))
-            codes = fp8gemm.quantize_silu_mul(world.rows(m, 2 * sizes.wide // world.ranks))
-            _scatter(part, f"{sizes.name} scatter M={m}", plain.down, None if shared is None else shared.down, codes)
-            _sum(part, f"{sizes.name} sum M={m}", summed.down, shared_sum, codes)
-    for m in (4,) if world.tiny else (1, 8, 16, 32, 64, 128, 256, 512, 1024):
-        _sums(part, f"all-reduce of ({m}, 8192)", world.rows(m, 8192))
-
-
-def _scatter(part: Part, name: str, plain: Any, shared: Any, codes: tuple[Tensor, Tensor]) -> None:
-    world = part.world
-    found = world.figures({"off": partial(bound, plain.forward_quantized, *codes)}, world.us)
-    for pieces in (1, 2) if shared is not None else ():
-        with mock.patch.object(chunks, "PIECES", pieces):
-            kind = "on" if pieces == 1 else f"on_{pieces}_pieces"
-            found |= world.figures({kind: partial(bound, shared.forward_quantized, *codes)}, world.us)
-    part.add(name, found | ratio(found, "off", "on"))
-
-
-def _sum(part: Part, name: str, plain: Any, shared: Any, codes: tuple[Tensor, Tensor]) -> None:
-    world = part.world
-    found = world.figures({"off": partial(bound, plain.forward_quantized, *codes)}, world.us)
-    for kind, least in (("whole", 1 << 62), ("by_parts", 1)) if shared is not None else ():
-        with mock.patch.object(overlap, "BY_PARTS_BYTES", least):
-            found |= world.figures({kind: partial(bound, shared.forward_quantized, *codes)}, world.us)
-    part.add(name, found | ratio(found, "off", "whole") | ratio(found, "off", "by_parts"))
-
-
-def _sums(part: Part, name: str, x: Tensor) -> None:
-    """As parts of graphs. What is summed in place grows up to Inf, which takes as long."""
-    world, group = part.world, part.world.mesh.get_group()
-    found = world.figures({"nccl": partial(bound, dist.all_reduce, x.clone())}, world.graph_us)
-    memory = symmetric.memory_of(group, world.device, x.nbytes)
-    if isinstance(memory, symmetric.Memory):
-        mine = memory.at(world.number, tuple(x.shape), x.dtype)
-        mine.copy_(x)
-        for kernel, most in ONE_SHOT.items():
-            with mock.patch.object(symmetric, "ONE_SHOT_BYTES", most):
-                found |= world.figures({kernel: partial(bound, memory.summed, mine)}, world.graph_us)
-    speeds = [ratio(found, "nccl", kernel) for kernel in ONE_SHOT]
-    part.add(name, found | speeds[0] | speeds[1])
-
-
 def _itself(call: Call) -> Call:
     return call
 
@@ -201,12 +134,18 @@ def gathers(part: Part) -> None:
         makes: dict[str, Call] = {
             "bf16": partial(gathered, x, 0, group),
             "bf16_then_quantised": partial(_quantised, x, group),
-            "fp8": partial(gather_quantized, x, group),
+            "fp8": partial(gather_quantized, x, group, copies=False),
             "fp8_sent": partial(gathered, rows, 0, group),
         }
+        if not world.tiny:
+            makes["fp8_copied"] = partial(gather_quantized, x, group, copies=True)
         found = world.figures({kind: partial(_itself, call) for kind, call in makes.items()}, world.graph_us)
-        ratios = ratio(found, "fp8", "bf16") | ratio(found, "fp8", "bf16_then_quantised")
-        part.add(f"gather of {mb} MB a rank", found | ratios | ratio(found, "fp8_sent", "bf16"))
+        ratios: Figures = {}
+        for kind in ("fp8", "fp8_sent", "fp8_copied"):
+            ratios |= ratio(found, kind, "bf16")
+        part.add(f"gather of {mb} MB a rank", found | ratios | ratio(found, "fp8", "bf16_then_quantised"))
+        eager = world.figures({kind: partial(_itself, makes[kind]) for kind in makes if kind != "fp8_sent"}, world.us)
+        part.add(f"gather of {mb} MB a rank, eager", eager)
 
 
 def _quantised(x: Tensor, group: dist.ProcessGroup) -> object:
@@ -241,11 +180,8 @@ def experts(part: Part) -> None:
     makes = {"one": whole, "gather": lambda: divided("gather"), "all_to_all": lambda: divided("all_to_all")}
     if not world.tiny:
         makes["overlapped"] = lambda: divided("gather", beside=True)
-    found = world.figures(makes, world.us)
-    speeds: Figures = {}
-    for kind in [*makes][1:]:
-        speeds |= ratio(found, "one", kind)
-    part.add(f"{count} experts, {tokens} tokens a rank", found | speeds)
+    pairs = [("one", kind) for kind in [*makes][1:]]
+    _in_both_regimes(part, f"{count} experts, {tokens} tokens a rank", makes, pairs)
 
 
 def host(part: Part) -> None:
@@ -267,18 +203,14 @@ def host(part: Part) -> None:
     }
     if not world.tiny:
         makes["rowwise_overlapped"] = lambda: bound(layer(size, wide, RowwiseParallel(overlap=True)), x)
-    found = world.figures(makes, world.host_us)
-    part.add("a call, of the host", found)
+    times = world.host_us({name: make() for name, make in makes.items()})
+    part.add("a call, of the host", {name: world.most(statistics.median(each)) for name, each in times.items()})
     over: Figures = {}
-    for name, less in (
-        ("colwise", ("not_divided",)),
-        ("rowwise", ("not_divided", "all_reduce")),
-        ("rowwise_overlapped", ("not_divided", "all_reduce")),
-    ):
-        times = [found.get(each) for each in (name, *less)]
-        if all(isinstance(each, float) for each in times):
-            first, *others = (float(each) for each in times if each is not None)
-            over["-".join((name, *less))] = first - sum(others)
+    for name in [*makes][1:]:
+        if name != "all_reduce":
+            less = ("not_divided",) if name == "colwise" else ("not_divided", "all_reduce")
+            rounds = zip(times[name], *(times[each] for each in less), strict=True)
+            over["-".join((name, *less))] = world.most(statistics.median(first - sum(rest) for first, *rest in rounds))
     part.add("a call, of the host, less", over)
 
 
@@ -288,5 +220,5 @@ SECTIONS: dict[str, Callable[[Part], None]] = {
     "gathers": gathers,
     "experts": experts,
     "host": host,
-    "limits": limits,  # the longest
+    "limits": parts_of_layers,  # the longest
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,9 @@ Call = Callable[[], object]
 Figures = dict[str, float | str]
 
 WARM, CALLS_OF_GRAPH, LEAST_CALLS, MOST_CALLS = 3, 4, 10, 500
-"""Of a round at least so many: its first call is as late as the host is."""
+_LEAD_CYCLES = 500_000
+"""Of a GPU, a quarter of a millisecond, in which hosts get ahead."""
+_IDLE_S, _BURST_US = 0.03, 4e3
 
 
 class Ranks:
@@ -30,7 +33,7 @@ class Ranks:
         self.mesh, self.device, self.tiny = mesh, device, device.type == "cpu"
         self.ranks, self.number = mesh.size(), mesh.get_local_rank()
         self._rounds, self._round_us = (1, 0.0) if self.tiny else (rounds, 1e3 * round_ms)
-        self.generator = torch.Generator(device).manual_seed(7)
+        self.generator, self._one = torch.Generator(device).manual_seed(7), torch.zeros(1, device=device)
 
     def rows(self, *shape: int) -> Tensor:
         """Random ones in bfloat16, the same on each rank."""
@@ -64,6 +67,8 @@ class Ranks:
                 call()
             return (time.perf_counter() - start) / times * 1e6
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(_LEAD_CYCLES)
+        dist.all_reduce(self._one)  # so that GPUs begin together, too
         begin.record()
         for _ in range(times):
             call()
@@ -79,6 +84,17 @@ class Ranks:
         times = min(MOST_CALLS, max(1 if self.tiny else LEAST_CALLS, round(self._round_us / max(once, 1.0))))
         return self.most(statistics.median(self._round(call, times) for _ in range(self._rounds)))
 
+    def burst_us(self, call: Call) -> float:
+        """Of a call, a few milliseconds behind a pause, in which GPUs have the clock of those that rest."""
+        for _ in range(1 if self.tiny else WARM):
+            call()
+        once, found = self.most(self._round(call, 1)), []
+        for _ in range(self._rounds):
+            self.together()
+            time.sleep(0 if self.tiny else _IDLE_S)
+            found.append(self._round(call, max(1, round(_BURST_US / max(once, 1.0)))))
+        return self.most(statistics.median(found))
+
     def graph_us(self, call: Call) -> float:
         """Of a call as a part of a CUDA graph."""
         for _ in range(1 if self.tiny else WARM):
@@ -92,19 +108,19 @@ class Ranks:
                 call()
         return self.us(graph.replay) / CALLS_OF_GRAPH
 
-    def host_us(self, call: Call) -> float:
-        """Of a CPU for a call, while its GPU has work to do."""
-        times = 2 if self.tiny else 200
-        for _ in range(times):
-            call()
-        found = []
-        for _ in range(self._rounds):
-            self.together()
-            start = time.perf_counter()
-            for _ in range(times):
-                call()
-            found.append((time.perf_counter() - start) / times * 1e6)
-        return self.most(statistics.median(found))
+    def host_us(self, calls: Mapping[str, Call]) -> dict[str, list[float]]:
+        """Of this rank's CPU for each call, while its GPU has work to do; in turns, because others use the CPU too."""
+        times, rounds = (2, 1) if self.tiny else (200, 5 * self._rounds)
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        for index in range(rounds + 1):
+            for name, call in calls.items():
+                self.together()
+                start = time.perf_counter()
+                for _ in range(times):
+                    call()
+                if index:
+                    found[name].append((time.perf_counter() - start) / times * 1e6)
+        return found
 
     def figures(self, makes: Mapping[str, Callable[[], Call]], time_: Callable[[Call], float]) -> Figures:
         """Microseconds of each; what went wrong, in words, where that is on all ranks alike."""
@@ -123,3 +139,15 @@ def ratio(figures: Figures, one: str, other: str) -> Figures:
     if isinstance(first, float) and isinstance(second, float) and second:
         return {f"{one}/{other}": first / second}
     return {}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section while it is measured: the ranks, and where its lines go."""
+
+    world: Ranks
+    add: Callable[[str, Figures], None]
+
+
+def bound(model: Callable[..., object], *given: Tensor) -> Call:
+    return lambda: model(*given)

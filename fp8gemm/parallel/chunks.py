@@ -6,14 +6,15 @@ How they keep the two rules of `fp8gemm.parallel.symmetric` is said at each barr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from fp8gemm.checks.dtypes import CODES
 from fp8gemm.parallel.symmetric import Memory
 from fp8gemm.products.quantize import activation_into
-from fp8gemm.scales import quantized_bytes, quantized_in
+from fp8gemm.scales import block_count, empty_mn_major, quantized_bytes, quantized_in, scales_in, scales_offset
 
 PIECES = 1
 """Into which the rows for one peer are divided, each sent when it is computed; to be measured."""
@@ -56,6 +57,50 @@ def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tenso
         if rest:
             memory.barrier()
         raise
+
+
+def unfit_to_divide(name: str, shape: Sequence[int], dim: int) -> str:
+    """Why a tensor's parts along a dimension are not chunks of its rows, "" if they are."""
+    if dim == len(shape) - 1:
+        return f"{name} is sharded along its last dimension"
+    if any(size != 1 for size in shape[:dim]):
+        return f"{name}, of shape {tuple(shape)}, is sharded along dimension {dim}, behind others than 1"
+    return ""
+
+
+def quantized_of_all(memory: Memory, x: Tensor) -> tuple[Tensor, Tensor]:
+    """All ranks' rows, quantised by the rank that has them.
+
+    Args:
+        memory, x: as in `each_gathered`.
+
+    Returns:
+        Codes (ranks * M, K), contiguous, and MN-major scales, both new, in the order of ranks.
+    """
+    (rows, k), ranks = x.shape, memory.ranks
+    size = quantized_bytes(rows, k)
+    mine = memory.part(memory.rank, 0, size)
+    activation_into(x, *quantized_in(mine, rows, k))  # by rule 2 nobody reads here any more
+    memory.barrier()  # rule 1: all have quantised theirs
+    codes = torch.empty((ranks * rows, k), dtype=CODES, device=x.device)
+    scales = empty_mn_major(ranks * rows, block_count(k), device=x.device)
+    of_codes, of_scales = codes.view(torch.uint8).flatten().chunk(ranks), scales.chunk(ranks)
+    end, behind = rows * k, scales_offset(rows, k)
+    waits, came = [], {}
+    for peer in ((memory.rank + step) % ranks for step in range(1, ranks)):
+        theirs = memory.part(peer, 0, size)
+        # Columns of scales of all ranks are as far apart as these are many: each rank's come behind each other first.
+        came[peer] = torch.empty_like(theirs[behind:])
+        waits.append(memory.copied(of_codes[peer], theirs[:end]))
+        waits.append(memory.copied(came[peer], theirs[behind:]))
+    of_codes[memory.rank].copy_(mine[:end])
+    of_scales[memory.rank].copy_(scales_in(mine[behind:], rows, k))
+    for wait in waits:
+        wait()
+    memory.barrier()  # rule 2: all have copied all they need
+    for peer, here in came.items():
+        of_scales[peer].copy_(scales_in(here, rows, k))
+    return codes, scales
 
 
 def product_of_gathered(

@@ -97,5 +97,7 @@ def _made(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts) -> Fp8
     comes, goes = (Replicate(), Shard(-1)) if kind.divided == 0 else (Shard(-1), Replicate())
     layer._may_overlap = may_overlap(layouts)
     layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
+    layer._is_at_once = layer._is_direct and not (layer._may_overlap and kind.divided == 1)
+    layer._keeps = kind.divided == 0 and layouts.wanted == goes and layouts.local
     layer._prepare()
     return layer

@@ -73,7 +73,7 @@ class ParallelExperts(Fp8Experts):
         beside = self._gathered_beside(hidden, expert_ids, weights, of) if overlaps else None
         if beside is not None:
             return beside
-        codes, scales = gather_quantized(hidden, group)
+        codes, scales = gather_quantized(hidden, group, copies=self._layouts.copies)
         expert_ids, weights = (gathered(each, 0, group) for each in (expert_ids, weights))
         options = self._options_of(hidden.dtype, expert_ids)
         return summed_part(self._of_tokens(codes, scales, expert_ids, weights, options), 0, group)

@@ -40,6 +40,11 @@ class Layouts:
             return self.mesh.get_group()
         return _resolve_process_group(self.group_name)  # type: ignore[arg-type]
 
+    @property
+    def copies(self) -> bool | None:
+        """What `fp8gemm.parallel.gather_quantized` is told where nothing is overlapped with a gather."""
+        return False if self.overlap is False else None
+
     @cached_property
     def group_name(self) -> str:
         return self.mesh.get_group().group_name

@@ -44,6 +44,10 @@ class ParallelLinear(Fp8Linear):
     """Whether this rank does: one of those that have parts of a sum."""
     _is_direct: bool
     """Whether inputs are multiplied as they come, and nothing depends on how many dimensions they have."""
+    _is_at_once: bool
+    """Whether that, and what ranks send can only be sent behind the product."""
+    _keeps: bool
+    """Whether a product is the output."""
     _may_overlap: bool
     """As `fp8gemm.parallel.overlap` says of its layouts."""
 
@@ -59,8 +63,9 @@ class ParallelLinear(Fp8Linear):
         Raises:
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled. Nothing was sent.
         """
-        if self._is_direct and type(x) is Tensor and not (self._may_overlap and self.divided == 1):
-            return self._placed(self._product(x, *self.operands()))  # by far the most; in the fewest steps
+        if self._is_at_once and type(x) is Tensor:  # by far the most calls; in the fewest steps
+            product = self._product(x, *self.operands())
+            return product if self._keeps else self._placed(product)
         return self._forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -122,11 +127,8 @@ class ParallelLinear(Fp8Linear):
     def _placed(self, product: Tensor) -> Tensor:
         """This rank's product as the layer's output."""
         layouts = self._layouts
-        if self._is_direct and layouts.local:
-            if self.divided == 1:
-                return summed(product, layouts.group)
-            if isinstance(layouts.wanted, Shard):
-                return product
+        if self.divided == 1 and self._is_direct and layouts.local:
+            return summed(product, layouts.group)
         return given_away(product, layouts, is_part_of_sum=self.divided == 1)
 
     def extra_repr(self) -> str:
@@ -171,7 +173,8 @@ class ColwiseLinear(ParallelLinear):
             beside = gathered_beside(self._layouts, x, dim, terms[0].shape[0], multiply)
             if beside is not None:
                 return beside
-        codes, scales = gather_quantized(x, self._layouts.group, dim=dim)
+        layouts = self._layouts
+        codes, scales = gather_quantized(x, layouts.group, dim=dim, copies=layouts.copies)
         codes_of_all, scales_of_all = codes.flatten(0, -2), scales.flatten(0, -2)
         if not goes_to_operator(OPERANDS, x, *terms):
             # As kernels read them: a product that has to copy them itself is no call that can be repeated.
@@ -194,10 +197,10 @@ class RowwiseLinear(ParallelLinear):
             x = redistributed(x, place, Shard(x.dim() - 1), mesh).to_local()
         terms = self.operands()
         if self._overlaps(x, terms) and x.dim() and x.shape[-1] == terms[0].shape[1]:  # else it is refused below
-            rows = x.reshape(-1, x.shape[-1])
+            rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
             def multiply(first: int, end: int, out: Tensor) -> None:
-                self._plan(rows[first:end], *terms, out)
+                self._plan(rows if end - first == len(rows) else rows[first:end], *terms, out)
 
             # NOTE: where the weight is, because x may not be checked yet.
             device = terms[0].device

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fp8gemm.errors import InputError
-from fp8gemm.frozen import dataclass
-from fp8gemm.parallel import symmetric
+from fp8gemm.parallel import limits, symmetric
 from fp8gemm.parallel.chunks import (
     Rows,
     product_of_gathered,
     product_scattered,
     product_summed,
     product_summed_by_parts,
+    unfit_to_divide,
 )
 from fp8gemm.parallel.layouts import Layouts
 from fp8gemm.parallel.symmetric import Memory
@@ -27,39 +27,11 @@ from fp8gemm.scales import quantized_bytes
 
 SUMMED = (torch.bfloat16, torch.float32)
 """Dtypes that torch's kernels sum."""
-BY_PARTS_BYTES = 32 << 20
-"""Of a product, from which ranks each add up a part of its rows; to be measured."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Where ``overlap=None`` means yes.
-
-    Attributes:
-        gathered_rows, gathered_bytes: of a rank's rows, quantised; from which chunks of a gather are multiplied apart.
-        scattered_rows, scattered_bytes: of a rank's part of the output; from which chunks of a product are sent apart.
-        summed_bytes: of a product, up to which sums of all ranks go through symmetric memory.
-        by_parts_bytes: likewise, from which they do.
-        tokens: of a rank, from which those for other ranks' experts do, and their sums.
-    """
-
-    gathered_rows: int
-    gathered_bytes: int
-    scattered_rows: int
-    scattered_bytes: int
-    summed_bytes: int
-    by_parts_bytes: int
-    tokens: int
-
-
-LIMITS: Limits | None = None
-"""None: nothing was measured yet, and nothing is overlapped unasked."""
 
 
 def may_overlap(layouts: Layouts) -> bool:
     """Whether a layer's calls can be overlapped at all."""
-    asked = LIMITS is not None if layouts.overlap is None else layouts.overlap
-    return asked and layouts.mesh.size() > 1
+    return layouts.overlap is not False and layouts.mesh.size() > 1
 
 
 def check_overlap(layouts: Layouts) -> None:
@@ -117,13 +89,13 @@ def gathered_beside(
     Raises:
         InputError: ``overlap`` is True, and it cannot be.
     """
-    k, limits = x.shape[-1], LIMITS
+    k, least = x.shape[-1], limits.LIMITS
     rows, dim = x.numel() // k, dim % x.dim()
     if not rows:
         return None
     size = quantized_bytes(rows, k)
-    wins = limits is not None and rows >= limits.gathered_rows and size >= limits.gathered_bytes
-    memory = memory_for(layouts, x.device, size, wins=wins, unfit=_unfit_to_divide("x", x.shape, dim))
+    wins = rows >= least.gathered_rows and size >= least.gathered_bytes
+    memory = memory_for(layouts, x.device, size, wins=wins, unfit=unfit_to_divide("x", x.shape, dim))
     if memory is None:
         return None
     product = product_of_gathered(memory, contiguous_rows(x.reshape(-1, k)), n, multiply)
@@ -141,7 +113,7 @@ def memory_for_experts(
     if not tokens:
         return None
     size = max(quantized_bytes(tokens, width), layouts.mesh.size() * tokens * width * dtype.itemsize)
-    return memory_for(layouts, device, size, wins=LIMITS is not None and tokens >= LIMITS.tokens)
+    return memory_for(layouts, device, size, wins=tokens >= limits.LIMITS.tokens)
 
 
 def summed_beside(
@@ -164,12 +136,12 @@ def summed_beside(
     Raises:
         InputError: ``overlap`` is True, and it cannot be.
     """
-    wanted, ranks, limits, shape = layouts.wanted, layouts.mesh.size(), LIMITS, (*leading, n)
+    wanted, ranks, least, shape = layouts.wanted, layouts.mesh.size(), limits.LIMITS, (*leading, n)
     rows = math.prod(leading)
     size = rows * n * dtype.itemsize
     if isinstance(wanted, Replicate) and rows:
-        by_parts = size >= BY_PARTS_BYTES and rows % ranks == 0
-        wins = limits is not None and (size >= limits.by_parts_bytes if by_parts else size <= limits.summed_bytes)
+        by_parts = size >= limits.BY_PARTS_BYTES and rows % ranks == 0
+        wins = size >= least.by_parts_bytes if by_parts else size <= least.summed_bytes
         unfit = "" if by_parts else _unfit_to_sum(size, dtype)
         memory = memory_for(layouts, device, size, wins=wins, unfit=unfit)
         if memory is None:
@@ -180,10 +152,8 @@ def summed_beside(
             out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
     elif isinstance(wanted, Shard) and rows:
         dim = wanted.dim % len(shape)
-        wins = limits is not None and (
-            rows // ranks >= limits.scattered_rows and size // ranks >= limits.scattered_bytes
-        )
-        unfit = _unfit_to_divide("the output", shape, dim) or (
+        wins = rows // ranks >= least.scattered_rows and size // ranks >= least.scattered_bytes
+        unfit = unfit_to_divide("the output", shape, dim) or (
             f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
         )
         memory = memory_for(layouts, device, size, wins=wins, unfit=unfit)
@@ -194,15 +164,6 @@ def summed_beside(
     else:
         return None
     return out if layouts.local else DTensor.from_local(out, layouts.mesh, [wanted], run_check=False)
-
-
-def _unfit_to_divide(name: str, shape: Sequence[int], dim: int) -> str:
-    """Why a tensor's parts along a dimension are not chunks of its rows, "" if they are."""
-    if dim == len(shape) - 1:
-        return f"{name} is sharded along its last dimension"
-    if any(size != 1 for size in shape[:dim]):
-        return f"{name}, of shape {tuple(shape)}, is sharded along dimension {dim}, behind others than 1"
-    return ""
 
 
 def _unfit_to_sum(size: int, dtype: torch.dtype) -> str:

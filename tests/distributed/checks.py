@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from tests.distributed import layers, mixtures, operators, overlapping, overlapping_experts, plans, states, training
+from tests.distributed import (
+    copying,
+    layers,
+    mixtures,
+    operators,
+    overlapping,
+    overlapping_experts,
+    plans,
+    states,
+    training,
+)
 from tests.distributed.world import Check
 
 _ANY: tuple[Check, ...] = (
     *operators.CHECKS,
     *layers.CHECKS,
     *overlapping.CHECKS,
+    *copying.CHECKS,
     *mixtures.CHECKS,
     *overlapping_experts.CHECKS,
     *plans.CHECKS,

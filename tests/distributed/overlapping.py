@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
-from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, overlap, symmetric
+from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, limits, symmetric
 from fp8gemm.scales import quantized_bytes
 from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, inputs, mlp, part, sent
 from tests.distributed.shared import Uses, shared_memory
@@ -94,7 +94,7 @@ def many_rows_are_added_up_by_parts(world: Rank) -> None:
     """Of any dtype, and all ranks get the same bits; rows that ranks do not divide are summed as few are."""
     before_after = ["barrier", *["copy"] * (world.ranks - 1), "barrier"]
     with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "BY_PARTS_BYTES", 1)
+        patch.setattr(limits, "BY_PARTS_BYTES", 1)
         plain = divided(world, mlp(), Replicate(), overlap=False).down
         model = divided(world, mlp(), Replicate(), overlap=True).down
         for dtype in (torch.bfloat16, torch.float16):
@@ -111,7 +111,7 @@ def many_rows_are_added_up_by_parts(world: Rank) -> None:
                 assert relative_error(out, mlp().down(x)) < SENT
         model(hidden(world, world.ranks + 1))
         assert uses.since() == ["sum", "barrier", "barrier"]
-        patch.setattr(overlap, "LIMITS", limited(by_parts_bytes=x.nbytes))
+        patch.setattr(limits, "LIMITS", limited(by_parts_bytes=x.nbytes))
         unasked = divided(world, mlp(), Replicate(), overlap=None).down
         few, many = hidden(world, world.ranks), hidden(world, 32 * world.ranks)
         unasked(few)
@@ -162,19 +162,19 @@ def none_overlaps_where_it_wins(world: Rank) -> None:
         models[1](x)
     assert [name for name, _ in found] == ["allgather_base", "reduce_scatter_base", "allreduce"]  # nothing is shared
     with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
-        for limits, expected in (
-            (None, []),
+        for least, expected in (
+            (limited(summed_bytes=0), []),
             (limited(), summed),
             (limited(gathered_rows=8, gathered_bytes=1, scattered_rows=8, scattered_bytes=1), [*copy, *copy, *summed]),
             (limited(gathered_rows=8, gathered_bytes=1), [*copy, *summed]),
             (limited(gathered_rows=9, scattered_rows=9, gathered_bytes=1, scattered_bytes=1), summed),
             (limited(summed_bytes=x.nbytes - 1), []),
         ):
-            patch.setattr(overlap, "LIMITS", limits)
+            patch.setattr(limits, "LIMITS", least)
             divided(world, mlp(), TOKENS, overlap=None)(mine)
             divided(world, mlp(), Replicate(), overlap=None)(x)
             assert uses.since() == expected
-        patch.setattr(overlap, "LIMITS", limited(gathered_rows=1, gathered_bytes=1))
+        patch.setattr(limits, "LIMITS", limited(gathered_rows=1, gathered_bytes=1))
         divided(world, mlp(), TOKENS, overlap=False)(mine)
         # What cannot be overlapped is not, and a graph that is traced has collectives.
         half = divided(world, mlp(), Replicate(), overlap=None)(x.half())
@@ -189,12 +189,10 @@ def none_overlaps_where_it_wins(world: Rank) -> None:
         assert uses.since() == []
 
 
-def limited(**changes: int) -> overlap.Limits:
+def limited(**changes: int) -> limits.Limits:
     """Sums of few rows are overlapped, but for changes."""
     never = 1 << 62
-    return replace(
-        overlap.Limits(never, 0, never, 0, summed_bytes=2 << 20, by_parts_bytes=never, tokens=never), **changes
-    )
+    return replace(limits.Limits(never, never, 0, never, 0, 2 << 20, never, never), **changes)
 
 
 def a_rank_that_fails_stays_in_step_with_others(world: Rank) -> None:

@@ -9,7 +9,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts
-from fp8gemm.parallel import ExpertParallel, overlap
+from fp8gemm.parallel import ExpertParallel, limits
 from tests.distributed.mixtures import EXPERTS, INNER, H, block, divided, mine, routed
 from tests.distributed.models import SENT, part
 from tests.distributed.overlapping import limited, reached
@@ -41,7 +41,7 @@ def tokens_that_all_have_are_summed_in_shared_memory(world: Rank) -> None:
         given = routed(4 * world.ranks)
         right, out = plain(*given), model(*given)
         assert uses.since() == ["sum", "barrier", "barrier"]
-        patch.setattr(overlap, "BY_PARTS_BYTES", 1)
+        patch.setattr(limits, "BY_PARTS_BYTES", 1)
         for each in (out, model(*given)):
             assert relative_error(each, right) < SENT and (torch.equal(each, right) or world.ranks > 2)
         assert uses.since() == ["barrier", *["copy"] * (world.ranks - 1), "barrier"] * 2
@@ -50,11 +50,11 @@ def tokens_that_all_have_are_summed_in_shared_memory(world: Rank) -> None:
 def experts_overlap_where_it_wins(world: Rank) -> None:
     given = mine(world, routed(8 * world.ranks))
     with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
-        for limits, does in ((None, False), (limited(tokens=8), True), (limited(tokens=9), False)):
-            patch.setattr(overlap, "LIMITS", limits)
+        for least, does in ((limited(tokens=8), True), (limited(tokens=9), False)):
+            patch.setattr(limits, "LIMITS", least)
             divided(world, block())(*given)
             assert bool(uses.since()) == does
-        patch.setattr(overlap, "LIMITS", limited(tokens=1))
+        patch.setattr(limits, "LIMITS", limited(tokens=1))
         for options in ({"overlap": False}, {"exchange": "all_to_all"}):
             divided(world, block(), **options)(*given)
         module = divided(world, block(), overlap=True)

@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
-from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, overlap, symmetric
+from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, gather_quantized, limits, symmetric
 from tests.distributed.world import held
 from tests.gpu import parallel_ranks_experts
 from tests.gpu.parallel_world import REPLAYS, Rank, same_sums, uses
@@ -71,6 +71,30 @@ def columns_have_the_bits_of_a_gather(rank: Rank) -> None:
                 assert torch.equal(out, plain(mine)), (m, turn)
 
 
+def copied_rows_have_the_bits_of_a_gather(rank: Rank) -> None:
+    """Behind each other and replayed."""
+    group, kept = rank.mesh.get_group(), []
+    for turn in range(40):
+        x = rank.rows((1, 5, 128, 333, 2048)[turn % 5], HIDDEN) * (rank.number + 1)
+        rank.late()
+        kept.append((gather_quantized(x, group, copies=True), x))
+    graph, x = torch.cuda.CUDAGraph(), rank.rows(256, HIDDEN)
+    gather_quantized(x, group, copies=True)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        out = gather_quantized(x, group, copies=True)
+    for _ in range(REPLAYS // 4):
+        x.copy_(rank.rows(*x.shape) * (rank.number + 1))
+        rank.late()
+        graph.replay()
+        kept.append(((out[0].clone(), out[1].clone()), x.clone()))
+    for (codes, scales), x in kept:
+        right = gather_quantized(x, group, copies=False)
+        assert torch.equal(codes.view(torch.uint8), right[0].view(torch.uint8)) and torch.equal(scales, right[1]), len(
+            x
+        )
+
+
 def sums_have_the_bits_of_a_reduce_scatter(rank: Rank) -> None:
     """Of two ranks; of more they are added in float32."""
     plain, model = (divided(rank, TOKENS, overlap=each).down for each in (False, True))
@@ -106,7 +130,7 @@ def sums_by_parts_are_those_of_an_all_reduce(rank: Rank) -> None:
     """Behind each other and replayed; all ranks have the same bits."""
     plain, model = (divided(rank, Replicate(), overlap=each) for each in (False, True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "BY_PARTS_BYTES", 1)
+        patch.setattr(limits, "BY_PARTS_BYTES", 1)
         kept = []
         for turn in range(50):
             x = rank.rows((1, 8, 33, 128, 1024)[turn % 5] * rank.ranks, HIDDEN)
@@ -183,8 +207,8 @@ def a_graph_makes_no_workspace(rank: Rank) -> None:
     rows = (symmetric.LEAST_BYTES << 4) // (2 * HIDDEN)
     never = 1 << 62
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "BY_PARTS_BYTES", never)
-        patch.setattr(overlap, "LIMITS", overlap.Limits(never, 0, never, 0, 1 << 40, never, never))
+        patch.setattr(limits, "BY_PARTS_BYTES", never)
+        patch.setattr(limits, "LIMITS", limits.Limits(never, never, 0, never, 0, 1 << 40, never, never))
         plain, model, asked = (divided(rank, Replicate(), overlap=each) for each in (False, None, True))
         x = rank.rows(rows, HIDDEN)
         right = plain(x)
@@ -218,6 +242,7 @@ def calls_on_other_streams_wait_for_each_other(rank: Rank) -> None:
 
 CHECKS: tuple[Callable[[Rank], None], ...] = (
     columns_have_the_bits_of_a_gather,
+    copied_rows_have_the_bits_of_a_gather,
     sums_have_the_bits_of_a_reduce_scatter,
     sums_of_few_rows_are_those_of_an_all_reduce,
     sums_by_parts_are_those_of_an_all_reduce,
