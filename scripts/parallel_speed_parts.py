@@ -194,23 +194,24 @@ def host(part: Part) -> None:
             parallelize_module(made, world.mesh, style, src_data_rank=None)
         return made
 
-    x, wide = world.rows(1, size), size * world.ranks
-    makes: dict[str, Callable[[], Call]] = {
-        "not_divided": lambda: bound(layer(size, size), x),
-        "colwise": lambda: bound(layer(wide, size, ColwiseParallel()), x),
-        "rowwise": lambda: bound(layer(size, wide, RowwiseParallel(overlap=False)), x),
-        "all_reduce": lambda: bound(dist.all_reduce, x.clone()),
+    x, wide, whole = world.rows(1, size), size * world.ranks, layer(size, size)
+    calls: dict[str, Call] = {
+        "not_divided": bound(whole, x),
+        "colwise": bound(layer(wide, size, ColwiseParallel()), x),
+        "not_divided_and_all_reduce": lambda: dist.all_reduce(whole(x)),
+        "rowwise": bound(layer(size, wide, RowwiseParallel(overlap=False)), x),
+        "rowwise_unasked": bound(layer(size, wide, RowwiseParallel()), x),
     }
     if not world.tiny:
-        makes["rowwise_overlapped"] = lambda: bound(layer(size, wide, RowwiseParallel(overlap=True)), x)
-    times = world.host_us({name: make() for name, make in makes.items()})
+        calls["rowwise_overlapped"] = bound(layer(size, wide, RowwiseParallel(overlap=True)), x)
+    times = world.host_us(calls)
     part.add("a call, of the host", {name: world.most(statistics.median(each)) for name, each in times.items()})
     over: Figures = {}
-    for name in [*makes][1:]:
-        if name != "all_reduce":
-            less = ("not_divided",) if name == "colwise" else ("not_divided", "all_reduce")
-            rounds = zip(times[name], *(times[each] for each in less), strict=True)
-            over["-".join((name, *less))] = world.most(statistics.median(first - sum(rest) for first, *rest in rounds))
+    for name, of in times.items():
+        base = "not_divided" if name == "colwise" else "not_divided_and_all_reduce"
+        if name not in (base, "not_divided"):
+            more = [one - other for one, other in zip(of, times[base], strict=True)]
+            over[f"{name}-{base}"] = world.most(statistics.median(more))
     part.add("a call, of the host, less", over)
 
 

@@ -16,8 +16,8 @@ Call = Callable[[], object]
 Figures = dict[str, float | str]
 
 WARM, CALLS_OF_GRAPH, LEAST_CALLS, MOST_CALLS = 3, 4, 10, 500
-_LEAD_CYCLES = 500_000
-"""Of a GPU, a quarter of a millisecond, in which hosts get ahead."""
+_LEAD_CYCLES, _LEAD_OF_BURST = 500_000, 4_000_000
+"""Of a GPU, a quarter of a millisecond and two, in which hosts get ahead."""
 _IDLE_S, _BURST_US = 0.03, 4e3
 
 
@@ -58,7 +58,7 @@ class Ranks:
         if not self.tiny:
             torch.cuda.synchronize(self.device)
 
-    def _round(self, call: Call, times: int) -> float:
+    def _round(self, call: Call, times: int, lead: int = _LEAD_CYCLES) -> float:
         """Microseconds of a call, of so many."""
         self.together()
         if self.tiny:
@@ -67,7 +67,7 @@ class Ranks:
                 call()
             return (time.perf_counter() - start) / times * 1e6
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(_LEAD_CYCLES)
+        torch.cuda._sleep(lead)
         dist.all_reduce(self._one)  # so that GPUs begin together, too
         begin.record()
         for _ in range(times):
@@ -92,7 +92,7 @@ class Ranks:
         for _ in range(self._rounds):
             self.together()
             time.sleep(0 if self.tiny else _IDLE_S)
-            found.append(self._round(call, max(1, round(_BURST_US / max(once, 1.0)))))
+            found.append(self._round(call, max(1, round(_BURST_US / max(once, 1.0))), _LEAD_OF_BURST))
         return self.most(statistics.median(found))
 
     def graph_us(self, call: Call) -> float:

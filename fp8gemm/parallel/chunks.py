@@ -6,7 +6,7 @@ How they keep the two rules of `fp8gemm.parallel.symmetric` is said at each barr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from fp8gemm.checks.dtypes import CODES
 from fp8gemm.parallel.symmetric import Memory
 from fp8gemm.products.quantize import activation_into
 from fp8gemm.scales import block_count, empty_mn_major, quantized_bytes, quantized_in, scales_in, scales_offset
-
-PIECES = 1
-"""Into which the rows for one peer are divided, each sent when it is computed; to be measured."""
 
 
 def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tensor], None]) -> None:
@@ -180,11 +177,10 @@ def _parts(memory: Memory, shape: tuple[int, int], dtype: torch.dtype, device: t
     sent = []  # kept until copies have been waited for: no other tensor of this stream may have that memory before
     try:
         for owner in ((rank + step) % ranks for step in range(1, ranks)):
-            for first, end in _pieces(of_rank):
-                piece = torch.empty((end - first, n), dtype=dtype, device=device)
-                multiply(owner * of_rank + first, owner * of_rank + end, piece)
-                there = memory.at(owner, (end - first, n), dtype, (rank * of_rank + first) * row_bytes)
-                sent.append((piece, memory.copied(there, piece)))
+            rows_of_owner = torch.empty((of_rank, n), dtype=dtype, device=device)
+            multiply(owner * of_rank, (owner + 1) * of_rank, rows_of_owner)
+            there = memory.at(owner, (of_rank, n), dtype, rank * of_rank * row_bytes)
+            sent.append((rows_of_owner, memory.copied(there, rows_of_owner)))
         first = rank * of_rank
         multiply(first, first + of_rank, memory.at(rank, (of_rank, n), dtype, first * row_bytes))
     finally:
@@ -202,12 +198,6 @@ def _sum(parts: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.add(*parts, out=out)
     total = parts.sum(0, dtype=parts.dtype)  # NOTE: a dtype, because autocast would choose one
     return total if out is None else out.copy_(total)
-
-
-def _pieces(rows: int) -> Iterator[tuple[int, int]]:
-    """First row and end of each; whole groups of four rows, so that scales of a piece can be read in place."""
-    step = -(-rows // (4 * PIECES)) * 4
-    yield from ((first, min(first + step, rows)) for first in range(0, rows, max(step, 1)))
 
 
 def product_summed(

@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 from fp8gemm.checks.dtypes import CODES
 from fp8gemm.checks.tensors import check_tensor, check_whole
 from fp8gemm.errors import InputError
-from fp8gemm.parallel import limits
+from fp8gemm.parallel import limits, symmetric
 from fp8gemm.parallel.chunks import quantized_of_all, unfit_to_divide
 from fp8gemm.parallel.symmetric import Memory, memory_of
 from fp8gemm.products.operands import contiguous_rows
@@ -48,8 +48,8 @@ def gather_quantized(
         group: the ranks.
         dim: along which ranks' rows are put behind each other, not the last.
         copies: whether ranks copy what others have quantised, through torch's symmetric memory, alike on all ranks.
-            Never while something traces or watches the call; None: where it was measured to win, where ranks' GPUs
-            reach each other, and no dimension ahead of ``dim`` is other than 1.
+            Never while something traces or watches the call; None: where it was measured to win, in CUDA graphs of many
+            rows, where ranks' GPUs reach each other, and no dimension ahead of ``dim`` is other than 1.
 
     Returns:
         Codes (..., K) float8_e4m3fn and scales (..., ceil(K/128)) float32 multipliers, with the ranks' number times as
@@ -90,7 +90,7 @@ def _memory_of_copies(x: Tensor, dim: int, group: ProcessGroup, copies: bool | N
         return None
     found = unfit_to_divide("x", x.shape, dim) or memory_of(group, x.device, size)
     if isinstance(found, Memory):
-        return found
+        return found if copies or symmetric.is_capturing(x.device) else None
     if copies:
         raise InputError(f"copies: expected None or False, because {found}; got True")
     return None

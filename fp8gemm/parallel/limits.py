@@ -1,4 +1,8 @@
-"""From where on which way of sending was measured to win: what ``overlap=None`` asks."""
+"""From where on which way of sending was measured to win: what ``overlap=None`` asks.
+
+By two H200s, 2026-11-27, scripts/parallel_speed.py (docs/results/parallel-speed-h200.json). Copies and barriers take
+the host a third to half of a millisecond, so that they win where GPUs take longer for a call, or in a CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +14,30 @@ class Limits:
     """Where ``overlap=None`` means yes.
 
     Attributes:
-        copied_bytes: of a rank's rows, quantised, from which they are copied between peers.
-        gathered_rows, gathered_bytes: of those, from which chunks of a gather are multiplied apart.
-        scattered_rows, scattered_bytes: of a rank's part of the output, from which chunks of a product are sent apart.
-        summed_bytes: of a product, up to which sums of all ranks go through symmetric memory.
-        by_parts_bytes: likewise, from which they do.
-        tokens: of a rank, from which those for other ranks' experts do, and their sums.
+        gathered_bytes: of a rank's rows, quantised, from which chunks of a gather are multiplied apart.
+        scattered_bytes: of a rank's part of the output, from which chunks of a product are sent apart.
+        by_parts_bytes: of a product, from which its sum is added up by parts.
+        tokens_bytes: of a rank's tokens, quantised, from which those for other ranks' experts are sorted while others
+            come, and their sums sent.
+        copied_bytes: of a rank's rows, quantised, from which they are copied between peers, in CUDA graphs.
+        summed_bytes: of a product, up to which its sum goes through symmetric memory, in CUDA graphs.
     """
 
-    copied_bytes: int
-    gathered_rows: int
     gathered_bytes: int
-    scattered_rows: int
     scattered_bytes: int
-    summed_bytes: int
     by_parts_bytes: int
-    tokens: int
+    tokens_bytes: int
+    copied_bytes: int
+    summed_bytes: int
 
 
 LIMITS = Limits(
-    copied_bytes=8 << 20,
-    gathered_rows=8192,
-    gathered_bytes=32 << 20,
-    scattered_rows=2048,
+    gathered_bytes=28 << 20,
     scattered_bytes=28 << 20,
+    by_parts_bytes=112 << 20,
+    tokens_bytes=28 << 20,
+    copied_bytes=8 << 20,
     summed_bytes=16 << 20,
-    by_parts_bytes=56 << 20,
-    tokens=4096,
 )
 BY_PARTS_BYTES = 32 << 20
-"""Of a product, from which ranks each add up a part of its rows."""
+"""Of a product, from which a sum that shall be overlapped is added up by parts."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from fp8gemm.checks.dtypes import OUTPUTS, dtype_of
@@ -18,6 +19,7 @@ from fp8gemm.checks.tensors import check_no_gradient, check_tensor
 from fp8gemm.errors import InputError
 from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
 from fp8gemm.nn.linear import OPERANDS, Fp8Linear, Terms
+from fp8gemm.parallel import symmetric
 from fp8gemm.parallel.blocks import (
     is_on,
     local,
@@ -63,13 +65,18 @@ class ParallelLinear(Fp8Linear):
         Raises:
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled. Nothing was sent.
         """
-        if self._is_at_once and type(x) is Tensor:  # by far the most calls; in the fewest steps
+        # By far the most calls; in the fewest steps.
+        if (self._is_at_once and type(x) is Tensor) or (self._is_direct and self._are_few(x)):
             product = self._product(x, *self.operands())
             return product if self._keeps else self._placed(product)
         return self._forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def _are_few(self, x: Any) -> bool:
+        """Whether it is known of so many rows that what ranks send is sent behind the product."""
+        return False
 
     def forward_quantized(
         self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
@@ -187,6 +194,21 @@ class RowwiseLinear(ParallelLinear):
     """Each rank has columns of the weight: it multiplies its columns of x, and has a part of each sum."""
 
     divided = 1
+    _few = 0
+    """Elements of inputs up to which sums are not overlapped unasked but in CUDA graphs, and have their workspaces."""
+
+    def _are_few(self, x: Any) -> bool:
+        return (
+            type(x) is Tensor
+            and not is_dynamo_compiling()
+            and x.numel() <= self._few
+            and not symmetric.is_capturing(x.device)
+        )
+
+    def _note(self, x: Tensor) -> None:
+        """Nothing was overlapped of a call."""
+        if isinstance(self._layouts.wanted, Replicate) and not symmetric.is_capturing(x.device):
+            self._few = max(self._few, x.numel())
 
     def _forward(self, x: Tensor) -> Tensor:
         x, place = self._received(x)
@@ -207,13 +229,14 @@ class RowwiseLinear(ParallelLinear):
             total = summed_beside(self._layouts, x.shape[:-1], self.out_features, x.dtype, device, multiply)
             if total is not None:
                 return total
+            self._note(x)
         return self._placed(self._product(x, *terms))
 
     def forward_quantized(
         self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
     ) -> Tensor:
         terms = self.operands()
-        if self._overlaps(a, terms) and not goes_to_operator("scales_a", scales_a):
+        if not self._are_few(a) and self._overlaps(a, terms) and not goes_to_operator("scales_a", scales_a):
             dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
             check_call(a, scales_a, terms[0], None, None, dtype)  # all of it, before anything is sent
 
@@ -223,4 +246,5 @@ class RowwiseLinear(ParallelLinear):
             total = summed_beside(self._layouts, a.shape[:1], self.out_features, dtype, a.device, multiply)
             if total is not None:
                 return total
+            self._note(a)
         return super().forward_quantized(a, scales_a, out_dtype=out_dtype)

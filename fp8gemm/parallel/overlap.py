@@ -47,7 +47,9 @@ def check_overlap(layouts: Layouts) -> None:
             raise _refused(said)
 
 
-def memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool, unfit: str = "") -> Memory | None:
+def memory_for(
+    layouts: Layouts, device: torch.device, size: int, *, wins: bool, unfit: str = "", in_graphs: bool = False
+) -> Memory | None:
     """A workspace of so many bytes if a call is to be overlapped.
 
     Args:
@@ -56,6 +58,7 @@ def memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool,
         size: in bytes.
         wins: whether it was measured to be faster.
         unfit: why this call cannot be, if so.
+        in_graphs: whether it was measured to be faster in CUDA graphs alone. Other calls make workspaces for these.
 
     Raises:
         InputError: ``overlap`` is True, and it cannot be.
@@ -64,7 +67,7 @@ def memory_for(layouts: Layouts, device: torch.device, size: int, *, wins: bool,
         return None
     found = unfit or symmetric.memory_of(layouts.group, device, size)
     if isinstance(found, Memory):
-        return found
+        return None if in_graphs and layouts.overlap is None and not symmetric.is_capturing(device) else found
     if layouts.overlap:
         raise _refused(found)
     return None
@@ -89,13 +92,12 @@ def gathered_beside(
     Raises:
         InputError: ``overlap`` is True, and it cannot be.
     """
-    k, least = x.shape[-1], limits.LIMITS
-    rows, dim = x.numel() // k, dim % x.dim()
-    if not rows:
+    k, dim = x.shape[-1], dim % x.dim()
+    if not x.numel():
         return None
-    size = quantized_bytes(rows, k)
-    wins = rows >= least.gathered_rows and size >= least.gathered_bytes
-    memory = memory_for(layouts, x.device, size, wins=wins, unfit=unfit_to_divide("x", x.shape, dim))
+    size = quantized_bytes(x.numel() // k, k)
+    wins, unfit = size >= limits.LIMITS.gathered_bytes, unfit_to_divide("x", x.shape, dim)
+    memory = memory_for(layouts, x.device, size, wins=wins, unfit=unfit)
     if memory is None:
         return None
     product = product_of_gathered(memory, contiguous_rows(x.reshape(-1, k)), n, multiply)
@@ -113,7 +115,7 @@ def memory_for_experts(
     if not tokens:
         return None
     size = max(quantized_bytes(tokens, width), layouts.mesh.size() * tokens * width * dtype.itemsize)
-    return memory_for(layouts, device, size, wins=tokens >= limits.LIMITS.tokens)
+    return memory_for(layouts, device, size, wins=quantized_bytes(tokens, width) >= limits.LIMITS.tokens_bytes)
 
 
 def summed_beside(
@@ -143,7 +145,7 @@ def summed_beside(
         by_parts = size >= limits.BY_PARTS_BYTES and rows % ranks == 0
         wins = size >= least.by_parts_bytes if by_parts else size <= least.summed_bytes
         unfit = "" if by_parts else _unfit_to_sum(size, dtype)
-        memory = memory_for(layouts, device, size, wins=wins, unfit=unfit)
+        memory = memory_for(layouts, device, size, wins=wins, unfit=unfit, in_graphs=not by_parts)
         if memory is None:
             return None
         if by_parts:
@@ -152,7 +154,7 @@ def summed_beside(
             out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
     elif isinstance(wanted, Shard) and rows:
         dim = wanted.dim % len(shape)
-        wins = rows // ranks >= least.scattered_rows and size // ranks >= least.scattered_bytes
+        wins = size // ranks >= least.scattered_bytes
         unfit = unfit_to_divide("the output", shape, dim) or (
             f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
         )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fp8gemm.errors import InputError
-from fp8gemm.parallel import gather_quantized, limits
+from fp8gemm.parallel import gather_quantized, limits, symmetric
 from fp8gemm.scales import is_mn_major, quantized_bytes
 from tests.calls import same_bits
 from tests.distributed.models import HIDDEN, inputs, mlp
@@ -28,8 +28,10 @@ def copied_rows_are_those_of_a_gather(world: Rank) -> None:
             assert same_bits(codes, right[0]) and torch.equal(scales, right[1])
             assert codes.is_contiguous() and is_mn_major(scales.flatten(0, -2))
         mine = inputs(8)
-        for least, does in ((quantized_bytes(8, HIDDEN), True), (quantized_bytes(8, HIDDEN) + 1, False)):
+        size = quantized_bytes(8, HIDDEN)
+        for least, captured, does in ((size, False, False), (size, True, True), (size + 1, True, False)):
             patch.setattr(limits, "LIMITS", limited(copied_bytes=least))
+            patch.setattr(symmetric, "is_capturing", lambda device, captured=captured: captured)
             gather_quantized(mine, group)
             divided(world, mlp(), TOKENS, overlap=None).up(mine)
             divided(world, mlp(), TOKENS, overlap=False).up(mine)

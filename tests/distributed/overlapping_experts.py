@@ -10,6 +10,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Experts
 from fp8gemm.parallel import ExpertParallel, limits
+from fp8gemm.scales import quantized_bytes
 from tests.distributed.mixtures import EXPERTS, INNER, H, block, divided, mine, routed
 from tests.distributed.models import SENT, part
 from tests.distributed.overlapping import limited, reached
@@ -48,13 +49,13 @@ def tokens_that_all_have_are_summed_in_shared_memory(world: Rank) -> None:
 
 
 def experts_overlap_where_it_wins(world: Rank) -> None:
-    given = mine(world, routed(8 * world.ranks))
+    given, size = mine(world, routed(8 * world.ranks)), quantized_bytes(8, H)
     with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
-        for least, does in ((limited(tokens=8), True), (limited(tokens=9), False)):
+        for least, does in ((limited(tokens_bytes=size), True), (limited(tokens_bytes=size + 1), False)):
             patch.setattr(limits, "LIMITS", least)
             divided(world, block())(*given)
             assert bool(uses.since()) == does
-        patch.setattr(limits, "LIMITS", limited(tokens=1))
+        patch.setattr(limits, "LIMITS", limited(tokens_bytes=1))
         for options in ({"overlap": False}, {"exchange": "all_to_all"}):
             divided(world, block(), **options)(*given)
         module = divided(world, block(), overlap=True)

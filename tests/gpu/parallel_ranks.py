@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
-from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, gather_quantized, limits, symmetric
+from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, gather_quantized, limits, symmetric
 from tests.distributed.world import held
 from tests.gpu import parallel_ranks_experts
 from tests.gpu.parallel_world import REPLAYS, Rank, same_sums, uses
@@ -98,17 +98,15 @@ def copied_rows_have_the_bits_of_a_gather(rank: Rank) -> None:
 def sums_have_the_bits_of_a_reduce_scatter(rank: Rank) -> None:
     """Of two ranks; of more they are added in float32."""
     plain, model = (divided(rank, TOKENS, overlap=each).down for each in (False, True))
-    with pytest.MonkeyPatch.context() as patch:
-        for pieces in (1, 2, 3):
-            patch.setattr(chunks, "PIECES", pieces)
-            for m in (1, 5, 128, 333, 1024):
-                mine = rank.part(rank.rows(m * rank.ranks, WIDE), -1)
-                rank.late()
-                right, out = plain(mine), model(mine)
-                assert same_sums(rank, out, right), (pieces, m)
-                assert torch.equal(out, model(mine)), (pieces, m)
-                codes = fp8gemm.quantize_activation(mine)
-                assert same_sums(rank, model.forward_quantized(*codes), right), (pieces, m)
+    for m in (1, 5, 128, 333, 1024):
+        for turn in range(3):
+            mine = rank.part(rank.rows(m * rank.ranks, WIDE), -1)
+            rank.late()
+            right, out = plain(mine), model(mine)
+            assert same_sums(rank, out, right), (turn, m)
+            assert torch.equal(out, model(mine)), (turn, m)
+            codes = fp8gemm.quantize_activation(mine)
+            assert same_sums(rank, model.forward_quantized(*codes), right), (turn, m)
 
 
 def sums_of_few_rows_are_those_of_an_all_reduce(rank: Rank) -> None:
@@ -208,7 +206,7 @@ def a_graph_makes_no_workspace(rank: Rank) -> None:
     never = 1 << 62
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "BY_PARTS_BYTES", never)
-        patch.setattr(limits, "LIMITS", limits.Limits(never, never, 0, never, 0, 1 << 40, never, never))
+        patch.setattr(limits, "LIMITS", limits.Limits(never, never, never, never, never, summed_bytes=1 << 40))
         plain, model, asked = (divided(rank, Replicate(), overlap=each) for each in (False, None, True))
         x = rank.rows(rows, HIDDEN)
         right = plain(x)
