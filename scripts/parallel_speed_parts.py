@@ -68,7 +68,7 @@ def _in_both_regimes(
     part: Part, name: str, makes: Mapping[str, Callable[[], Call]], pairs: Sequence[tuple[str, str]]
 ) -> None:
     for regime, time_ in (("bursts", part.world.burst_us), ("sustained", part.world.us)):
-        found = part.world.figures(makes, time_)
+        found = part.world.figures(makes, time_, twice=not part.world.tiny)
         part.add(f"{name}, {regime}, us", found)
         speeds: Figures = {}
         for pair in pairs:

@@ -195,7 +195,7 @@ class RowwiseLinear(ParallelLinear):
 
     divided = 1
     _few = 0
-    """Elements of inputs up to which sums are not overlapped unasked but in CUDA graphs, and have their workspaces."""
+    """Elements of inputs up to which calls are not overlapped unasked but in CUDA graphs, and have their workspaces."""
 
     def _are_few(self, x: Any) -> bool:
         return (
@@ -207,7 +207,7 @@ class RowwiseLinear(ParallelLinear):
 
     def _note(self, x: Tensor) -> None:
         """Nothing was overlapped of a call."""
-        if isinstance(self._layouts.wanted, Replicate) and not symmetric.is_capturing(x.device):
+        if not symmetric.is_capturing(x.device):
             self._few = max(self._few, x.numel())
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -218,7 +218,8 @@ class RowwiseLinear(ParallelLinear):
         elif not is_last(place, x):
             x = redistributed(x, place, Shard(x.dim() - 1), mesh).to_local()
         terms = self.operands()
-        if self._overlaps(x, terms) and x.dim() and x.shape[-1] == terms[0].shape[1]:  # else it is refused below
+        fits = x.dim() and x.shape[-1] == terms[0].shape[1]  # else it is refused below
+        if fits and not self._are_few(x) and self._overlaps(x, terms):
             rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
             def multiply(first: int, end: int, out: Tensor) -> None:

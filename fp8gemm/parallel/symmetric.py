@@ -32,8 +32,8 @@ from fp8gemm.products.calls import Recent
 LEAST_BYTES = 4 << 20
 """Of a workspace; what decode sums fits in one."""
 ONE_SHOT_BYTES = 256 << 10
-"""Up to which each rank sums all of a tensor, and not a part for each: 16 rows of 8192 take 8.6 us, by parts 9.1; 32 take
-10.0 and 9.6 (two H200s, 2026-11-27)."""
+"""Up to which each rank sums all of a tensor, and not a part for each: 16 rows of 8192 take 8.8 us, by parts 9.3; 32 rows
+10.0 and 9.7 (two H200s, 2026-11-27)."""
 _VIEWS = 256
 _TIMEOUT_MS = 600_000
 """After which a rank that waits for another at a `Memory.barrier` gives up: what torch.distributed has for NCCL. The
