@@ -28,6 +28,7 @@ from fp8gemm.lab.bench import engine
 from fp8gemm.lab.bench.operands import MAX_RELATIVE_ERROR, Operands, relative_error
 from fp8gemm.tuning.grouped_problem import grouped_problem
 from fp8gemm.tuning.problem import Grouping, packed_problem
+from tests import numerics
 from tests.engines.sglang_here import ON_GPU, configured
 
 PLUGINS_FIRST = bool(os.environ.get("FP8GEMM_TEST_PLUGINS_FIRST"))
@@ -71,18 +72,9 @@ def blocks(*shape: int) -> Pair:
     return (codes, scales) if groups else (codes[0], scales[0])
 
 
-def exactly(a: Pair, b: Pair) -> tuple[torch.Tensor, torch.Tensor]:
-    """The product of what codes and scales stand for, and how far bfloat16 of sums in float32 may be off."""
-    x, w = a[0].double() * a[1].double().repeat_interleave(128, -1), b[0].double()
-    spread = b[1].double().repeat_interleave(128, 0).repeat_interleave(128, 1)
-    w = w * spread[: w.shape[0], : w.shape[1]]
-    exact = x @ w.T
-    return exact, exact.abs() * 2**-8 + x.abs() @ w.abs().T * 2**-20
-
-
 def check(out: torch.Tensor, a: Pair, b: Pair) -> None:
-    exact, bound = exactly(a, b)
-    assert ((out.double() - exact).abs() <= bound).all()
+    report = numerics.check(out, *a, *b)
+    assert report.passed, str(report)
 
 
 def test_the_plugin_is_found_and_answers_for_the_wrapper() -> None:
