@@ -22,6 +22,7 @@ from result_tables import (
 )
 from result_tables.markdown import Result
 from result_tables.parallel import TABLES as PARALLEL
+from result_tables.parallel_speed import TABLES as PARALLEL_SPEED
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,10 @@ SECTIONS = {
         "compare-headers-h200.json", checks.compare_headers, "scripts/compare_headers.py --json"
     ),
     **{name: Section("parallel-model.json", draw, "scripts/parallel_model.py") for name, draw in PARALLEL.items()},
+    **{
+        name: Section("parallel-speed-h200.json", draw, "torchrun --nproc-per-node 2 scripts/parallel_speed.py --json")
+        for name, draw in PARALLEL_SPEED.items()
+    },
     "install_matrix": Section("install-matrix.json", install.matrix, "scripts/matrix.py --json"),
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),
 }

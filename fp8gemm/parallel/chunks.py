@@ -17,6 +17,11 @@ from fp8gemm.products.quantize import activation_into
 from fp8gemm.scales import block_count, empty_mn_major, quantized_bytes, quantized_in, scales_in, scales_offset
 
 
+def _ring(memory: Memory) -> list[int]:
+    """The other ranks, in an order in which no two ranks come to the same one at a time."""
+    return [(memory.rank + step) % memory.ranks for step in range(1, memory.ranks)]
+
+
 def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tensor], None]) -> None:
     """Quantise this rank's rows, and visit each rank's when they are there, this one's first.
 
@@ -29,12 +34,11 @@ def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tenso
     size = quantized_bytes(rows, k)
     # What this rank has here was read by others in calls before this one alone, by rule 2.
     mine = memory.part(memory.rank, 0, size)
+    peers = _ring(memory)
+    # Memory of this stream's order, which is behind all waits before it is given back. Ahead of what may need others.
+    came = [torch.empty_like(mine) for _ in peers]
     activation_into(x, *quantized_in(mine, rows, k))
     memory.barrier()  # rule 1: all have quantised theirs
-    # A ring, so that no two ranks read from the same one at a time.
-    peers = [(memory.rank + step) % memory.ranks for step in range(1, memory.ranks)]
-    # Memory of this stream's order, which is behind all waits before it is given back.
-    came = [torch.empty_like(mine) for _ in peers]
     rest = deque(
         (peer, here, memory.copied(here, memory.part(peer, 0, size))) for peer, here in zip(peers, came, strict=True)
     )
@@ -74,20 +78,19 @@ def quantized_of_all(memory: Memory, x: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Codes (ranks * M, K), contiguous, and MN-major scales, both new, in the order of ranks.
     """
-    (rows, k), ranks = x.shape, memory.ranks
-    size = quantized_bytes(rows, k)
+    (rows, k), ranks, peers = x.shape, memory.ranks, _ring(memory)
+    size, end, behind = quantized_bytes(rows, k), rows * k, scales_offset(rows, k)
     mine = memory.part(memory.rank, 0, size)
-    activation_into(x, *quantized_in(mine, rows, k))  # by rule 2 nobody reads here any more
-    memory.barrier()  # rule 1: all have quantised theirs
     codes = torch.empty((ranks * rows, k), dtype=CODES, device=x.device)
     scales = empty_mn_major(ranks * rows, block_count(k), device=x.device)
     of_codes, of_scales = codes.view(torch.uint8).flatten().chunk(ranks), scales.chunk(ranks)
-    end, behind = rows * k, scales_offset(rows, k)
-    waits, came = [], {}
-    for peer in ((memory.rank + step) % ranks for step in range(1, ranks)):
+    # Columns of scales of all ranks are as far apart as these are many: each rank's come behind each other first.
+    came = {peer: torch.empty_like(mine[behind:]) for peer in peers}
+    activation_into(x, *quantized_in(mine, rows, k))  # by rule 2 nobody reads here any more
+    memory.barrier()  # rule 1: all have quantised theirs
+    waits = []
+    for peer in peers:
         theirs = memory.part(peer, 0, size)
-        # Columns of scales of all ranks are as far apart as these are many: each rank's come behind each other first.
-        came[peer] = torch.empty_like(theirs[behind:])
         waits.append(memory.copied(of_codes[peer], theirs[:end]))
         waits.append(memory.copied(came[peer], theirs[behind:]))
     of_codes[memory.rank].copy_(mine[:end])
@@ -153,13 +156,12 @@ def product_summed_by_parts(
     Returns:
         (M, N), new, the same bits on each rank.
     """
+    out = torch.empty(shape, dtype=dtype, device=device)
+    of_ranks = out.chunk(memory.ranks)
     parts = _parts(memory, shape, dtype, device, multiply)
     mine = _sum(parts, out=parts[0])  # of its own memory alone, which nobody else touches by rule 2
     memory.barrier()  # rule 1: all have added up theirs
-    out = torch.empty(shape, dtype=dtype, device=device)
-    of_ranks = out.chunk(memory.ranks)
-    peers = [(memory.rank + step) % memory.ranks for step in range(1, memory.ranks)]
-    waits = [memory.copied(of_ranks[peer], memory.at(peer, tuple(mine.shape), dtype)) for peer in peers]
+    waits = [memory.copied(of_ranks[peer], memory.at(peer, tuple(mine.shape), dtype)) for peer in _ring(memory)]
     of_ranks[memory.rank].copy_(mine)
     for wait in waits:
         wait()
@@ -176,7 +178,7 @@ def _parts(memory: Memory, shape: tuple[int, int], dtype: torch.dtype, device: t
     memory.barrier()
     sent = []  # kept until copies have been waited for: no other tensor of this stream may have that memory before
     try:
-        for owner in ((rank + step) % ranks for step in range(1, ranks)):
+        for owner in _ring(memory):
             rows_of_owner = torch.empty((of_rank, n), dtype=dtype, device=device)
             multiply(owner * of_rank, (owner + 1) * of_rank, rows_of_owner)
             there = memory.at(owner, (of_rank, n), dtype, rank * of_rank * row_bytes)

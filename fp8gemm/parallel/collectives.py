@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 from torch.distributed import ProcessGroup
 
 from fp8gemm.checks.dtypes import CODES
+from fp8gemm.checks.quantizers import check_matrix
 from fp8gemm.checks.tensors import check_tensor, check_whole
 from fp8gemm.errors import InputError
 from fp8gemm.parallel import limits, symmetric
@@ -19,7 +19,7 @@ from fp8gemm.parallel.chunks import quantized_of_all, unfit_to_divide
 from fp8gemm.parallel.symmetric import Memory, memory_of
 from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_activation
-from fp8gemm.products.watched import goes_to_operator
+from fp8gemm.products.watched import goes_to_operator, is_watched
 from fp8gemm.quoting import quoted
 from fp8gemm.scales import block_count, quantized_bytes
 
@@ -69,6 +69,7 @@ def gather_quantized(
         raise InputError(f"dim: expected a dimension of x but its last, 0 to {x.dim() - 2}, got {dim}")
     k, dim = x.shape[-1], dim % x.dim()
     rows = contiguous_rows(x.reshape(-1, k))
+    check_matrix("x", rows, shape="(M, K)")
     memory = None if copies is False or goes_to_operator("x", x) else _memory_of_copies(x, dim, group, copies)
     if memory is None:
         codes, scales = quantize_activation(rows)
@@ -90,7 +91,10 @@ def _memory_of_copies(x: Tensor, dim: int, group: ProcessGroup, copies: bool | N
         return None
     found = unfit_to_divide("x", x.shape, dim) or memory_of(group, x.device, size)
     if isinstance(found, Memory):
-        return found if copies or symmetric.is_capturing(x.device) else None
+        if copies is None and not symmetric.is_capturing(x.device):
+            return None
+        found.enter()
+        return found
     if copies:
         raise InputError(f"copies: expected None or False, because {found}; got True")
     return None
@@ -125,7 +129,7 @@ def gathered(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
 
 def summed(x: Tensor, group: ProcessGroup) -> Tensor:
     """The sum of all ranks' ``x``, which it takes the place of."""
-    if is_dynamo_compiling():
+    if is_watched():  # by whoever makes a graph of it, say
         dist.all_reduce(x, group=group)
     else:
         # NOTE: what that does in the end. What it does before takes as long as the launch, and decode waits for both.

@@ -37,7 +37,7 @@ def parallelize(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts, 
         if isinstance(each, Partial) and each.reduce_op != "sum":
             raise InputError(f"{name}: expected Partial('sum'), or Shard or Replicate, got {each}")
     check_whole_blocks({FEATURES[dim]: (layer.out_features, layer.in_features)[dim]}, mesh.size())
-    check_overlap(layouts)
+    check_overlap(layouts, layer.weight.device)
     for name, parameter in list(layer.named_parameters(recurse=False)):
         setattr(layer, name, distributed(parameter, mesh, _places(dim)[name], source))
     layer._plan = copy(layer._plan)  # the one before knows whole weights, and calls by where they were
@@ -67,6 +67,7 @@ def of_parts(
         InputError: this rank's parts are not of whole blocks, or not as described.
     """
     (n, k), dim, mesh = weight.shape, kind.divided, layouts.mesh
+    check_overlap(layouts, weight.device)
     check_whole_blocks({FEATURES[dim]: (n, k)[dim]}, mesh.size())
     here = (n // mesh.size(), k) if dim == 0 else (n, k // mesh.size())
     options: dict[str, Any] = {"max_m": max_m, "batch_invariant": batch_invariant}
@@ -98,6 +99,7 @@ def _made(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts) -> Fp8
     layer._may_overlap = may_overlap(layouts)
     layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
     layer._is_at_once = layer._is_direct and not (layer._may_overlap and kind.divided == 1)
+    layer._known = {}
     layer._keeps = kind.divided == 0 and layouts.wanted == goes and layouts.local
     layer._prepare()
     return layer

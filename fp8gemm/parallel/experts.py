@@ -219,7 +219,7 @@ def parallelize_experts(block: Fp8Experts, layouts: Layouts, exchange: Exchange,
             f"module: expected all {count} experts, or the {share} of this rank from {first} on, got {has[1]} from "
             f"{has[0]} on"
         )
-    check_overlap(layouts)
+    check_overlap(layouts, block.gate_up_proj.device)
     for name in NAMES:
         whole = getattr(block, name)
         if has == (0, count):

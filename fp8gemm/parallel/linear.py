@@ -29,11 +29,12 @@ from fp8gemm.parallel.collectives import gather_quantized, gathered, summed
 from fp8gemm.parallel.layouts import Layouts, given_away, is_last, redistributed
 from fp8gemm.parallel.overlap import gathered_beside, summed_beside
 from fp8gemm.products.linear import check_input
-from fp8gemm.products.watched import goes_to_operator
+from fp8gemm.products.watched import goes_to_operator, is_plain, is_watched
 from fp8gemm.scales import to_mn_major
 
 FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
+_CALLS = 256
 
 
 class ParallelLinear(Fp8Linear):
@@ -48,6 +49,8 @@ class ParallelLinear(Fp8Linear):
     """Whether inputs are multiplied as they come, and nothing depends on how many dimensions they have."""
     _is_at_once: bool
     """Whether that, and what ranks send can only be sent behind the product."""
+    _known: dict[tuple[torch.Size, torch.dtype, object], bool]
+    """Calls of which that was found, by shape and dtypes. Of this process alone, as workspaces are."""
     _keeps: bool
     """Whether a product is the output."""
     _may_overlap: bool
@@ -66,7 +69,7 @@ class ParallelLinear(Fp8Linear):
             InputError: ``x`` is not as described, or requires a gradient while gradients are enabled. Nothing was sent.
         """
         # By far the most calls; in the fewest steps.
-        if (self._is_at_once and type(x) is Tensor) or (self._is_direct and self._are_few(x)):
+        if self._is_direct and type(x) is Tensor and (self._is_at_once or self._was_at_once(x, x.dtype)):
             product = self._product(x, *self.operands())
             return product if self._keeps else self._placed(product)
         return self._forward(x)
@@ -74,9 +77,18 @@ class ParallelLinear(Fp8Linear):
     def _forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _are_few(self, x: Any) -> bool:
-        """Whether it is known of so many rows that what ranks send is sent behind the product."""
-        return False
+    def _was_at_once(self, x: Tensor, out_dtype: object) -> bool:
+        """Whether a call like this was made before, and what ranks send was sent behind the product."""
+        if is_dynamo_compiling() or not self._known.get((x.shape, x.dtype, out_dtype)):
+            return False
+        return not symmetric.is_capturing(x.device)
+
+    def _note(self, x: Tensor, out_dtype: object) -> None:
+        """Of a call that was made: it was not overlapped, and its workspace is there if it is in a CUDA graph."""
+        if self._may_overlap and not is_watched() and is_plain(x) and not symmetric.is_capturing(x.device):
+            if len(self._known) >= _CALLS:
+                self._known.clear()
+            self._known[x.shape, x.dtype, out_dtype] = True
 
     def forward_quantized(
         self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
@@ -104,8 +116,6 @@ class ParallelLinear(Fp8Linear):
         NOTE: before anything is sent, and of what all ranks have alike, so that none waits for one that refuses.
         """
         layouts, place = self._layouts, self._layouts.given
-        if self._is_direct and type(x) is Tensor:
-            return x, place  # what is multiplied first is checked there
         check_tensor("x", x)
         if isinstance(x, DTensor):
             if x.device_mesh != layouts.mesh:
@@ -141,7 +151,10 @@ class ParallelLinear(Fp8Linear):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {FEATURES[self.divided]} divided by {self._layouts.mesh.size()}"
 
-    # Loading.
+    # Loading, pickling.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_known": {}}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """As `Fp8Linear` does, from DTensors too; of a whole layer's tensors each rank takes its own."""
@@ -194,21 +207,6 @@ class RowwiseLinear(ParallelLinear):
     """Each rank has columns of the weight: it multiplies its columns of x, and has a part of each sum."""
 
     divided = 1
-    _few = 0
-    """Elements of inputs up to which calls are not overlapped unasked but in CUDA graphs, and have their workspaces."""
-
-    def _are_few(self, x: Any) -> bool:
-        return (
-            type(x) is Tensor
-            and not is_dynamo_compiling()
-            and x.numel() <= self._few
-            and not symmetric.is_capturing(x.device)
-        )
-
-    def _note(self, x: Tensor) -> None:
-        """Nothing was overlapped of a call."""
-        if not symmetric.is_capturing(x.device):
-            self._few = max(self._few, x.numel())
 
     def _forward(self, x: Tensor) -> Tensor:
         x, place = self._received(x)
@@ -218,26 +216,25 @@ class RowwiseLinear(ParallelLinear):
         elif not is_last(place, x):
             x = redistributed(x, place, Shard(x.dim() - 1), mesh).to_local()
         terms = self.operands()
-        fits = x.dim() and x.shape[-1] == terms[0].shape[1]  # else it is refused below
-        if fits and not self._are_few(x) and self._overlaps(x, terms):
+        if self._overlaps(x, terms):
             rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
             def multiply(first: int, end: int, out: Tensor) -> None:
                 self._plan(rows if end - first == len(rows) else rows[first:end], *terms, out)
 
-            # NOTE: where the weight is, because x may not be checked yet.
-            device = terms[0].device
-            total = summed_beside(self._layouts, x.shape[:-1], self.out_features, x.dtype, device, multiply)
+            total = summed_beside(self._layouts, x.shape[:-1], self.out_features, x.dtype, x.device, multiply)
             if total is not None:
                 return total
-            self._note(x)
-        return self._placed(self._product(x, *terms))
+        out = self._placed(self._product(x, *terms))
+        self._note(x, x.dtype)
+        return out
 
     def forward_quantized(
         self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
     ) -> Tensor:
         terms = self.operands()
-        if not self._are_few(a) and self._overlaps(a, terms) and not goes_to_operator("scales_a", scales_a):
+        is_known = type(a) is Tensor and self._was_at_once(a, out_dtype)
+        if not is_known and self._overlaps(a, terms) and not goes_to_operator("scales_a", scales_a):
             dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
             check_call(a, scales_a, terms[0], None, None, dtype)  # all of it, before anything is sent
 
@@ -247,5 +244,7 @@ class RowwiseLinear(ParallelLinear):
             total = summed_beside(self._layouts, a.shape[:1], self.out_features, dtype, a.device, multiply)
             if total is not None:
                 return total
-            self._note(a)
-        return super().forward_quantized(a, scales_a, out_dtype=out_dtype)
+        product = super().forward_quantized(a, scales_a, out_dtype=out_dtype)
+        if not is_known:
+            self._note(a, out_dtype)
+        return product

@@ -34,17 +34,24 @@ def may_overlap(layouts: Layouts) -> bool:
     return layouts.overlap is not False and layouts.mesh.size() > 1
 
 
-def check_overlap(layouts: Layouts) -> None:
-    """A layer can be overlapped if that was asked for; ranks are asked, all at once.
+def check_overlap(layouts: Layouts, device: torch.device) -> None:
+    """A layer on this device can be overlapped if that was asked for; ranks are asked, all at once.
+
+    Unasked too, where its weight is on a GPU already: what is found now, no call has to find out.
 
     Raises:
         InputError: it cannot.
     """
-    if layouts.overlap and may_overlap(layouts):
-        kind = layouts.mesh.device_type
+    if not may_overlap(layouts):
+        return
+    kind = layouts.mesh.device_type
+    if device.type != kind or device.index is None:  # on "meta" yet, say
+        if not layouts.overlap:
+            return
         device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-        if said := symmetric.refusal(layouts.group, device):
-            raise _refused(said)
+    said = symmetric.refusal(layouts.group, device)
+    if said and layouts.overlap:
+        raise _refused(said)
 
 
 def memory_for(
@@ -67,7 +74,10 @@ def memory_for(
         return None
     found = unfit or symmetric.memory_of(layouts.group, device, size)
     if isinstance(found, Memory):
-        return None if in_graphs and layouts.overlap is None and not symmetric.is_capturing(device) else found
+        if in_graphs and layouts.overlap is None and not symmetric.is_capturing(device):
+            return None
+        found.enter()
+        return found
     if layouts.overlap:
         raise _refused(found)
     return None

@@ -32,8 +32,8 @@ from fp8gemm.products.calls import Recent
 LEAST_BYTES = 4 << 20
 """Of a workspace; what decode sums fits in one."""
 ONE_SHOT_BYTES = 256 << 10
-"""Up to which each rank sums all of a tensor, and not a part for each: 16 rows of 8192 take 8.8 us, by parts 9.3; 32 rows
-10.0 and 9.7 (two H200s, 2026-11-27)."""
+"""Up to which each rank sums all of a tensor, and not a part for each: 16 rows of 8192 in 8.8 us, by parts in 9.3; 32
+in 10.0 and 9.7 (two H200s, 2026-11-27)."""
 _VIEWS = 256
 _TIMEOUT_MS = 600_000
 """After which a rank that waits for another at a `Memory.barrier` gives up: what torch.distributed has for NCCL. The
@@ -80,7 +80,7 @@ class Memory(ABC):
 
     @abstractmethod
     def enter(self) -> None:
-        """Begin a call: one at a time, behind those before it."""
+        """Begin a call: one at a time, behind those before it. By whoever asked for the memory."""
 
     def at(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, start: int = 0) -> Tensor:
         """A contiguous tensor of ``rank``'s memory, ``start`` bytes from where that begins."""
@@ -169,7 +169,6 @@ def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | 
     place = device, wanted
     found = _memories.get(group, {}).get(place)
     if isinstance(found, Memory):
-        found.enter()
         return found
     if why := found or refusal(group, device):
         return why
@@ -203,8 +202,11 @@ def opened(group: ProcessGroup, device: torch.device, size: int) -> Memory:
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Whether a CUDA graph is being captured on the current stream."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether a CUDA graph is being captured on a device's current stream."""
+    if device.type != "cuda":
+        return False
+    with on_device(device.index):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def found_out(group: ProcessGroup, device: torch.device) -> str:

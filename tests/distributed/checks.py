@@ -12,6 +12,7 @@ from tests.distributed import (
     plans,
     states,
     training,
+    unasked,
 )
 from tests.distributed.world import Check
 
@@ -20,6 +21,7 @@ _ANY: tuple[Check, ...] = (
     *layers.CHECKS,
     *overlapping.CHECKS,
     *copying.CHECKS,
+    *unasked.CHECKS,
     *mixtures.CHECKS,
     *overlapping_experts.CHECKS,
     *plans.CHECKS,

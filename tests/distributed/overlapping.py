@@ -18,7 +18,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, chunks, limits, symmetric
 from fp8gemm.scales import quantized_bytes
-from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, inputs, mlp, part, sent
+from tests.distributed.models import HIDDEN, SENT, WIDE, Mlp, inputs, mlp, part
 from tests.distributed.shared import Uses, shared_memory
 from tests.distributed.world import Check, Rank
 from tests.experts import relative_error
@@ -148,63 +148,6 @@ def calls_that_share_memory_do_not_disturb_each_other(world: Rank) -> None:
         assert uses.made == [symmetric.LEAST_BYTES, 2 * symmetric.LEAST_BYTES]
 
 
-def none_overlaps_where_it_wins(world: Rank) -> None:
-    x = inputs(8 * world.ranks)
-    mine = part(x, 0, world.number, world.ranks)
-    copy = ["barrier", *["copy"] * (world.ranks - 1), "barrier"]
-    models = divided(world, mlp(), TOKENS, overlap=None), divided(world, mlp(), Replicate(), overlap=None)
-    with sent() as found:
-        models[0](mine)
-        models[1](x)
-    assert [name for name, _ in found] == ["allgather_base", "reduce_scatter_base", "allreduce"]  # nothing is shared
-    with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
-        quantized, of_output = quantized_bytes(8, HIDDEN), mine.nbytes
-        for least, expected in (
-            (limited(), []),
-            (limited(gathered_bytes=quantized, scattered_bytes=of_output), [*copy, *copy]),
-            (limited(gathered_bytes=quantized + 1, scattered_bytes=of_output), copy),
-            (limited(gathered_bytes=quantized, scattered_bytes=of_output + 1), copy),
-        ):
-            patch.setattr(limits, "LIMITS", least)
-            divided(world, mlp(), TOKENS, overlap=None)(mine)
-            divided(world, mlp(), Replicate(), overlap=None)(x)
-            assert uses.since() == expected
-        summed_rows_are_overlapped_in_graphs(world, uses)
-        patch.setattr(limits, "LIMITS", limited(gathered_bytes=1))
-        divided(world, mlp(), TOKENS, overlap=False)(mine)
-        # What cannot be overlapped is not, and a graph that is traced has collectives.
-        half = divided(world, mlp(), Replicate(), overlap=None)(x.half())
-        assert relative_error(half, mlp()(x.half())) < SENT
-        batches = divided(world, mlp(), Shard(1), overlap=None)(part(inputs(2, 8), 1, world.number, world.ranks))
-        assert relative_error(batches, part(mlp()(inputs(2, 8)), 1, world.number, world.ranks)) < SENT
-        up = divided(world, mlp(), TOKENS, overlap=True).up
-        with torch.no_grad():
-            torch._dynamo.reset()
-            out = torch.compile(up, fullgraph=True, backend="eager")(mine)
-        assert torch.equal(out, mlp_part(world, x))
-        assert uses.since() == []
-
-
-def summed_rows_are_overlapped_in_graphs(world: Rank, uses: Uses) -> None:
-    """Those that had a call before, by which there is a workspace."""
-    x, codes = inputs(8), fp8gemm.quantize_activation(hidden(world, 8))
-    summed = ["sum", "barrier", "barrier"]
-    with pytest.MonkeyPatch.context() as patch:
-        for least, expected in ((limited(), summed), (limited(summed_bytes=x.nbytes - 1), [])):
-            patch.setattr(limits, "LIMITS", least)
-            model = divided(world, mlp(), Replicate(), overlap=None)
-            right = model(x), model.down.forward_quantized(*codes)
-            assert uses.since() == []
-            with patch.context() as captured:
-                captured.setattr(symmetric, "is_capturing", lambda device: True)
-                found = model(x), model.down.forward_quantized(*codes)
-            assert uses.since() == expected * 2
-            again = model(x), model(x[:3]), model.down.forward_quantized(*codes)
-            assert uses.since() == [] and torch.equal(again[0], right[0]) and torch.equal(again[2], right[1])
-            for out, of_collective in zip(found, right, strict=True):
-                assert torch.equal(out, of_collective) or world.ranks > 2
-
-
 def limited(**changes: int) -> limits.Limits:
     """Sums of few rows are overlapped, but for changes."""
     never = 1 << 62
@@ -288,7 +231,6 @@ CHECKS: tuple[Check, ...] = (
     overlapped_sums_are_those_of_collectives,
     many_rows_are_added_up_by_parts,
     calls_that_share_memory_do_not_disturb_each_other,
-    none_overlaps_where_it_wins,
     a_rank_that_fails_stays_in_step_with_others,
     what_cannot_be_overlapped_is_refused,
     a_rank_by_itself_sends_nothing,

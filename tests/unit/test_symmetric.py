@@ -61,6 +61,7 @@ class Played:
         self.current, self.capturing, self.fails = Stream(self), False, ""
         self.others: list[tuple[str, str]] = [("host", "GPU-a"), ("", "")]
         self.peers = True
+        self.on: int | None = None
         cuda = {
             "is_available": lambda: True,
             "device": lambda device: contextlib.nullcontext(),
@@ -95,9 +96,9 @@ class Played:
 
     @contextlib.contextmanager
     def _on_device(self, index: int) -> Iterator[None]:
-        self.did.append(("on GPU", index))
+        self.on = index
         yield
-        self.did.append(("off GPU", index))
+        self.on = None
 
     def _rendezvous(self, own: torch.Tensor, name: str) -> Handle:
         self.did.append(("rendezvous", name))
@@ -227,7 +228,9 @@ def test_calls_on_another_stream_come_behind_those_before(played: Played, group:
         (first, False, [("wait", first, second)]),  # which a graph that was captured in between does not hide
     ):
         played.current, played.capturing = stream, capturing
-        symmetric.memory_of(group, DEVICE, 100)
+        memory = symmetric.memory_of(group, DEVICE, 100)
+        assert isinstance(memory, symmetric.Memory) and played.did == []
+        memory.enter()
         assert played.did == waits
         played.did.clear()
 
@@ -244,12 +247,12 @@ def test_sums_are_new_tensors_of_the_kernel_for_their_size(
     x = memory.at(1, (rows, 64), torch.bfloat16)
 
     def one_shot(x: torch.Tensor, kind: str, group_name: str, out: torch.Tensor) -> None:
-        assert played.did[-1] == ("on GPU", DEVICE.index)
+        assert played.on == DEVICE.index
         asked.append(("one_shot", x, kind, group_name))
         out.fill_(2)
 
     def two_shot(x: torch.Tensor, kind: str, group_name: str) -> None:
-        assert played.did[-1] == ("on GPU", DEVICE.index)
+        assert played.on == DEVICE.index
         asked.append(("two_shot", x, kind, group_name))
         x.fill_(2)
 
