@@ -23,6 +23,10 @@ current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", _needs_
 """The GPU that is current in this thread."""
 
 
+current_is_captured: Callable[[], int] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", _needs_cuda)
+"""Whether a CUDA graph is made of what is launched now on the current GPU, in less time than the driver is asked."""
+
+
 def launch_on(device_index: int, bound: BoundLaunch) -> None:
     """Launch with its GPU as the current one."""
     if current_device() == device_index:

@@ -91,7 +91,7 @@ def _memory_of_copies(x: Tensor, dim: int, group: ProcessGroup, copies: bool | N
         return None
     found = unfit_to_divide("x", x.shape, dim) or memory_of(group, x.device, size)
     if isinstance(found, Memory):
-        if copies is None and not symmetric.is_capturing(x.device):
+        if copies is None and not symmetric.is_capturing(x.device.index):
             return None
         found.enter()
         return found

@@ -99,7 +99,7 @@ def _made(layer: Fp8Linear, kind: type[ParallelLinear], layouts: Layouts) -> Fp8
     layer._may_overlap = may_overlap(layouts)
     layer._is_direct = layouts.given == comes and layouts.wanted in (goes, Replicate())
     layer._is_at_once = layer._is_direct and not (layer._may_overlap and kind.divided == 1)
-    layer._known = {}
+    layer._known = set()
     layer._keeps = kind.divided == 0 and layouts.wanted == goes and layouts.local
     layer._prepare()
     return layer

@@ -89,10 +89,10 @@ class ParallelExperts(Fp8Experts):
         options = self._options_of(hidden.dtype, expert_ids)
         y = of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options, some=self._are_some())
         if overlaps:
+            # Beside what is sent only these sums are computed, each of a token's experts.
+            sizes = hidden.shape[:1], self.hidden_size, expert_ids.shape[1]
             add_up = _adding_up(y, tokens.permutation, weights)
-            total = summed_beside(
-                self._layouts, hidden.shape[:1], self.hidden_size, hidden.dtype, hidden.device, add_up
-            )
+            total = summed_beside(self._layouts, *sizes, hidden.dtype, hidden.device, add_up)
             if total is not None:
                 return total
         return summed(unpermute(y, tokens.permutation, weights), self._layouts.group)
@@ -101,7 +101,8 @@ class ParallelExperts(Fp8Experts):
         """Of tokens that are sorted as copies between peers bring them; their sums are sent while others are added up.
         None where they are to be gathered first."""
         tokens, width = hidden.shape
-        memory = memory_for_experts(self._layouts, tokens, width, hidden.dtype, hidden.device)
+        products = expert_ids.numel() * 3 * width * self.intermediate_size  # of all ranks' tokens, with experts of one
+        memory = memory_for_experts(self._layouts, tokens, width, products, hidden.dtype, hidden.device)
         if memory is None:
             return None
         expert_ids, weights = (gathered(each, 0, self._layouts.group) for each in (expert_ids, weights))

@@ -49,7 +49,7 @@ class ParallelLinear(Fp8Linear):
     """Whether inputs are multiplied as they come, and nothing depends on how many dimensions they have."""
     _is_at_once: bool
     """Whether that, and what ranks send can only be sent behind the product."""
-    _known: dict[tuple[torch.Size, torch.dtype, object], bool]
+    _known: set[tuple[torch.Size, torch.dtype, object]]
     """Calls of which that was found, by shape and dtypes. Of this process alone, as workspaces are."""
     _keeps: bool
     """Whether a product is the output."""
@@ -79,16 +79,16 @@ class ParallelLinear(Fp8Linear):
 
     def _was_at_once(self, x: Tensor, out_dtype: object) -> bool:
         """Whether a call like this was made before, and what ranks send was sent behind the product."""
-        if is_dynamo_compiling() or not self._known.get((x.shape, x.dtype, out_dtype)):
+        if is_dynamo_compiling() or (x.shape, x.dtype, out_dtype) not in self._known:
             return False
-        return not symmetric.is_capturing(x.device)
+        return not symmetric.is_capturing(x.get_device())
 
     def _note(self, x: Tensor, out_dtype: object) -> None:
         """Of a call that was made: it was not overlapped, and its workspace is there if it is in a CUDA graph."""
-        if self._may_overlap and not is_watched() and is_plain(x) and not symmetric.is_capturing(x.device):
+        if self._may_overlap and not is_watched() and is_plain(x) and not symmetric.is_capturing(x.get_device()):
             if len(self._known) >= _CALLS:
                 self._known.clear()
-            self._known[x.shape, x.dtype, out_dtype] = True
+            self._known.add((x.shape, x.dtype, out_dtype))
 
     def forward_quantized(
         self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
@@ -154,7 +154,7 @@ class ParallelLinear(Fp8Linear):
     # Loading, pickling.
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_known": {}}
+        return super().__getstate__() | {"_known": set()}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """As `Fp8Linear` does, from DTensors too; of a whole layer's tensors each rank takes its own."""
@@ -222,7 +222,8 @@ class RowwiseLinear(ParallelLinear):
             def multiply(first: int, end: int, out: Tensor) -> None:
                 self._plan(rows if end - first == len(rows) else rows[first:end], *terms, out)
 
-            total = summed_beside(self._layouts, x.shape[:-1], self.out_features, x.dtype, x.device, multiply)
+            sizes = x.shape[:-1], self.out_features, x.shape[-1]
+            total = summed_beside(self._layouts, *sizes, x.dtype, x.device, multiply)
             if total is not None:
                 return total
         out = self._placed(self._product(x, *terms))
@@ -241,7 +242,8 @@ class RowwiseLinear(ParallelLinear):
             def multiply(first: int, end: int, out: Tensor) -> None:
                 self._product_of_codes(a[first:end], scales_a[first:end], terms, dtype, out)
 
-            total = summed_beside(self._layouts, a.shape[:1], self.out_features, dtype, a.device, multiply)
+            sizes = a.shape[:1], self.out_features, a.shape[1]
+            total = summed_beside(self._layouts, *sizes, dtype, a.device, multiply)
             if total is not None:
                 return total
         product = super().forward_quantized(a, scales_a, out_dtype=out_dtype)

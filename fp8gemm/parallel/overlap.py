@@ -74,7 +74,7 @@ def memory_for(
         return None
     found = unfit or symmetric.memory_of(layouts.group, device, size)
     if isinstance(found, Memory):
-        if in_graphs and layouts.overlap is None and not symmetric.is_capturing(device):
+        if in_graphs and layouts.overlap is None and not symmetric.is_capturing(device.index):
             return None
         found.enter()
         return found
@@ -106,7 +106,10 @@ def gathered_beside(
     if not x.numel():
         return None
     size = quantized_bytes(x.numel() // k, k)
-    wins, unfit = size >= limits.LIMITS.gathered_bytes, unfit_to_divide("x", x.shape, dim)
+    wins = size >= limits.LIMITS.gathered_bytes and _are_many(layouts.mesh.size() * x.numel() * n)
+    if layouts.overlap is None and not wins:
+        return None
+    unfit = unfit_to_divide("x", x.shape, dim)
     memory = memory_for(layouts, x.device, size, wins=wins, unfit=unfit)
     if memory is None:
         return None
@@ -115,9 +118,15 @@ def gathered_beside(
 
 
 def memory_for_experts(
-    layouts: Layouts, tokens: int, width: int, dtype: torch.dtype, device: torch.device
+    layouts: Layouts, tokens: int, width: int, products: int, dtype: torch.dtype, device: torch.device
 ) -> Memory | None:
     """A workspace for tokens of this rank, and for a sum of each of all ranks' tokens, if they are overlapped.
+
+    Args:
+        layouts: of the block.
+        tokens, width: of this rank, and how many columns they have.
+        products: of two numbers, about how many a rank adds up.
+        dtype, device: of the tokens.
 
     Raises:
         InputError: ``overlap`` is True, and it cannot be.
@@ -125,13 +134,15 @@ def memory_for_experts(
     if not tokens:
         return None
     size = max(quantized_bytes(tokens, width), layouts.mesh.size() * tokens * width * dtype.itemsize)
-    return memory_for(layouts, device, size, wins=quantized_bytes(tokens, width) >= limits.LIMITS.tokens_bytes)
+    wins = quantized_bytes(tokens, width) >= limits.LIMITS.tokens_bytes and _are_many(products)
+    return memory_for(layouts, device, size, wins=wins)
 
 
 def summed_beside(
     layouts: Layouts,
     leading: Sequence[int],
     n: int,
+    k: int,
     dtype: torch.dtype,
     device: torch.device,
     multiply: Rows,
@@ -142,6 +153,7 @@ def summed_beside(
         layouts: of the layer.
         leading: dimensions of the product but its last.
         n: that.
+        k: of how many products this rank's part of each is the sum.
         dtype, device: of the product.
         multiply: of this rank.
 
@@ -153,7 +165,7 @@ def summed_beside(
     size = rows * n * dtype.itemsize
     if isinstance(wanted, Replicate) and rows:
         by_parts = size >= limits.BY_PARTS_BYTES and rows % ranks == 0
-        wins = size >= least.by_parts_bytes if by_parts else size <= least.summed_bytes
+        wins = size >= least.by_parts_bytes and _are_many(rows * n * k) if by_parts else size <= least.summed_bytes
         unfit = "" if by_parts else _unfit_to_sum(size, dtype)
         memory = memory_for(layouts, device, size, wins=wins, unfit=unfit, in_graphs=not by_parts)
         if memory is None:
@@ -164,7 +176,9 @@ def summed_beside(
             out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
     elif isinstance(wanted, Shard) and rows:
         dim = wanted.dim % len(shape)
-        wins = size // ranks >= least.scattered_bytes
+        wins = size // ranks >= least.scattered_bytes and _are_many(rows * n * k)
+        if layouts.overlap is None and not wins:
+            return None
         unfit = unfit_to_divide("the output", shape, dim) or (
             f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
         )
@@ -176,6 +190,11 @@ def summed_beside(
     else:
         return None
     return out if layouts.local else DTensor.from_local(out, layouts.mesh, [wanted], run_check=False)
+
+
+def _are_many(products: int) -> bool:
+    """Whether GPUs take longer for a call of so many than the host for what is overlapped."""
+    return products >= limits.LIMITS.products
 
 
 def _unfit_to_sum(size: int, dtype: torch.dtype) -> str:

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from fp8gemm.driver.current import current_stream, on_device
+from fp8gemm.driver.current import current_device, current_is_captured, current_stream, on_device
 from fp8gemm.products.calls import Recent
 
 LEAST_BYTES = 4 << 20
@@ -146,7 +146,7 @@ class _CudaMemory(Memory):
         NOTE: not while a graph is captured, which nothing outside can be waited for in, and which is not to be waited
         for: who replays graphs does so in the order of other calls, as for collectives of one group.
         """
-        if current_stream(self._device.index) != self._last.cuda_stream and not is_capturing(self._device):
+        if current_stream(self._device.index) != self._last.cuda_stream and not is_capturing(self._device.index):
             before, self._last = self._last, torch.cuda.current_stream(self._device)
             self._last.wait_stream(before)
 
@@ -175,7 +175,7 @@ def memory_of(group: ProcessGroup, device: torch.device, size: int) -> Memory | 
     with _lock:
         of_group = _memories.setdefault(group, {})
         if place not in of_group:
-            if is_capturing(device):
+            if is_capturing(device.index):
                 return "no call of its size was made before a CUDA graph was captured"
             of_group[place] = _tried(group, device, wanted)
         return of_group[place]
@@ -188,7 +188,7 @@ def refusal(group: ProcessGroup, device: torch.device) -> str:
     found = _refusals.get(group)
     if found is not None:
         return found
-    if is_capturing(device):
+    if is_capturing(device.index):
         return "no call was made before a CUDA graph was captured"
     found = found_out(group, device)
     with _lock:
@@ -201,12 +201,14 @@ def opened(group: ProcessGroup, device: torch.device, size: int) -> Memory:
     return _CudaMemory(group, device, size)
 
 
-def is_capturing(device: torch.device) -> bool:
-    """Whether a CUDA graph is being captured on a device's current stream."""
-    if device.type != "cuda":
+def is_capturing(index: int | None) -> bool:
+    """Whether a CUDA graph is being captured on a GPU's current stream; -1 or None for none."""
+    if index is None or index < 0:
         return False
-    with on_device(device.index):
-        return torch.cuda.is_current_stream_capturing()
+    if current_device() == index:
+        return bool(current_is_captured())
+    with on_device(index):
+        return bool(current_is_captured())
 
 
 def found_out(group: ProcessGroup, device: torch.device) -> str:

@@ -68,7 +68,6 @@ class Played:
             "device_count": lambda: len(GPUS),
             "get_device_properties": lambda index: SimpleNamespace(uuid=list(GPUS)[self._index(index)]),
             "can_device_access_peer": lambda one, other: self.peers,
-            "is_current_stream_capturing": lambda: self.capturing,
             "current_stream": lambda device: self.current,
             "Stream": lambda device: Stream(self),
             "stream": self._stream,
@@ -78,6 +77,8 @@ class Played:
             patch.setattr(torch.cuda, name, value)
         patch.setattr(symmetric, "current_stream", lambda index: self.current.cuda_stream)
         patch.setattr(symmetric, "on_device", self._on_device)
+        patch.setattr(symmetric, "current_device", lambda: 0)
+        patch.setattr(symmetric, "current_is_captured", self._is_captured)
         patch.setattr(symmetric.socket, "gethostname", lambda: "host")
         patch.setattr(symmetric.dist, "all_gather_object", self._told)
         patch.setattr(_symmetric_memory, "empty", self._empty)
@@ -99,6 +100,10 @@ class Played:
         self.on = index
         yield
         self.on = None
+
+    def _is_captured(self) -> bool:
+        assert self.on == DEVICE.index, "of another GPU's stream"
+        return self.capturing
 
     def _rendezvous(self, own: torch.Tensor, name: str) -> Handle:
         self.did.append(("rendezvous", name))
