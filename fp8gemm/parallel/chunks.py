@@ -173,25 +173,24 @@ def _parts(memory: Memory, shape: tuple[int, int], dtype: torch.dtype, device: t
     """All ranks' parts of this rank's rows, (ranks, M / ranks, N), in its memory."""
     rank, ranks, (rows, n) = memory.rank, memory.ranks, shape
     of_rank = rows // ranks
-    row_bytes = n * dtype.itemsize
+    # Kept until copies have been waited for, and had before ranks meet: one that has not the memory leaves none behind.
+    for_others = torch.empty((ranks - 1, of_rank, n), dtype=dtype, device=device)
     # Rule 1: all have summed, in the order of their streams, what calls before this one brought them.
     memory.barrier()
-    sent = []  # kept until copies have been waited for: no other tensor of this stream may have that memory before
+    waits = []
     try:
-        for owner in _ring(memory):
-            rows_of_owner = torch.empty((of_rank, n), dtype=dtype, device=device)
-            multiply(owner * of_rank, (owner + 1) * of_rank, rows_of_owner)
-            there = memory.at(owner, (of_rank, n), dtype, rank * of_rank * row_bytes)
-            sent.append((rows_of_owner, memory.copied(there, rows_of_owner)))
-        first = rank * of_rank
-        multiply(first, first + of_rank, memory.at(rank, (of_rank, n), dtype, first * row_bytes))
+        for owner, product in zip(_ring(memory), for_others, strict=True):
+            multiply(owner * of_rank, (owner + 1) * of_rank, product)
+            waits.append(memory.copied(memory.at(owner, (of_rank, n), dtype, rank * product.nbytes), product))
+        mine = memory.at(rank, (ranks, of_rank, n), dtype)
+        multiply(rank * of_rank, (rank + 1) * of_rank, mine[rank])
     finally:
-        for _, wait in sent:
+        for wait in waits:
             wait()
     # Rule 2: all have sent all; and so this rank has what it sums. One that fails above does not come here, and others
     # do not sum without its parts: they wait for it, as in a collective.
     memory.barrier()
-    return memory.at(rank, (ranks, of_rank, n), dtype)
+    return mine
 
 
 def _sum(parts: Tensor, out: Tensor | None = None) -> Tensor:

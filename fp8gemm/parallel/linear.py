@@ -49,7 +49,7 @@ class ParallelLinear(Fp8Linear):
     """Whether inputs are multiplied as they come, and nothing depends on how many dimensions they have."""
     _is_at_once: bool
     """Whether that, and what ranks send can only be sent behind the product."""
-    _known: set[tuple[torch.Size, torch.dtype, object]]
+    _known: set[tuple[torch.Size, torch.dtype, torch.dtype]]
     """Calls of which that was found, by shape and dtypes. Of this process alone, as workspaces are."""
     _keeps: bool
     """Whether a product is the output."""
@@ -77,13 +77,13 @@ class ParallelLinear(Fp8Linear):
     def _forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _was_at_once(self, x: Tensor, out_dtype: object) -> bool:
+    def _was_at_once(self, x: Tensor, out_dtype: torch.dtype) -> bool:
         """Whether a call like this was made before, and what ranks send was sent behind the product."""
         if is_dynamo_compiling() or (x.shape, x.dtype, out_dtype) not in self._known:
             return False
         return not symmetric.is_capturing(x.get_device())
 
-    def _note(self, x: Tensor, out_dtype: object) -> None:
+    def _note(self, x: Tensor, out_dtype: torch.dtype) -> None:
         """Of a call that was made: it was not overlapped, and its workspace is there if it is in a CUDA graph."""
         if self._may_overlap and not is_watched() and is_plain(x) and not symmetric.is_capturing(x.get_device()):
             if len(self._known) >= _CALLS:
@@ -233,10 +233,9 @@ class RowwiseLinear(ParallelLinear):
     def forward_quantized(
         self, a: Tensor, scales_a: Tensor, *, out_dtype: torch.dtype | str = torch.bfloat16
     ) -> Tensor:
-        terms = self.operands()
-        is_known = type(a) is Tensor and self._was_at_once(a, out_dtype)
+        terms, dtype = self.operands(), dtype_of("out_dtype", out_dtype, OUTPUTS)
+        is_known = type(a) is Tensor and self._was_at_once(a, dtype)
         if not is_known and self._overlaps(a, terms) and not goes_to_operator("scales_a", scales_a):
-            dtype = dtype_of("out_dtype", out_dtype, OUTPUTS)
             check_call(a, scales_a, terms[0], None, None, dtype)  # all of it, before anything is sent
 
             def multiply(first: int, end: int, out: Tensor) -> None:
@@ -246,7 +245,7 @@ class RowwiseLinear(ParallelLinear):
             total = summed_beside(self._layouts, *sizes, dtype, a.device, multiply)
             if total is not None:
                 return total
-        product = super().forward_quantized(a, scales_a, out_dtype=out_dtype)
+        product = super().forward_quantized(a, scales_a, out_dtype=dtype)
         if not is_known:
-            self._note(a, out_dtype)
+            self._note(a, dtype)
         return product

@@ -64,7 +64,8 @@ class ColwiseParallel(_OfLinear, parallel.ColwiseParallel):
         use_local_output: whether the output is a tensor, this rank's, else a DTensor.
         overlap: whether chunks of rows are multiplied while others are gathered, through torch's symmetric memory.
             Its workspaces, which all layers of a group share, are less than four times what the largest call sends.
-            None: where that was measured to win and ranks' GPUs reach each other. Traced calls are never overlapped.
+            None: where that was measured to win and ranks' GPUs reach each other. Never where calls are traced or
+            watched, in which ranks must be alike.
 
     Raises (when `parallelize_module` applies it):
         InputError: the layer's N is not a multiple of 128 for each rank, or ``overlap=True`` where ranks do not reach
@@ -87,7 +88,8 @@ class RowwiseParallel(_OfLinear, parallel.RowwiseParallel):
         overlap: whether chunks of a sharded output are sent while others are computed, and sums of few rows read where
             they were computed, through torch's symmetric memory.
             Its workspaces, which all layers of a group share, are less than four times what the largest call sends.
-            None: where that was measured to win and ranks' GPUs reach each other. Traced calls are never overlapped.
+            None: where that was measured to win and ranks' GPUs reach each other. Never where calls are traced or
+            watched, in which ranks must be alike.
 
     Raises (when `parallelize_module` applies it):
         InputError: the layer's K is not a multiple of 128 for each rank, or ``overlap=True`` where ranks do not reach
