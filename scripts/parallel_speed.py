@@ -5,7 +5,7 @@
 Ranks begin each timing together, and a figure is the median of rounds of the slowest rank, in microseconds. ``prefill``
 and ``decode``: gated MLPs on one GPU, and divided, by each way that rows and sums travel, beside torch's own layers in
 bfloat16. ``limits``: the two layers by themselves, overlapped and not, by rows, and sums of few rows by each kernel:
-what fp8gemm/parallel/overlap.py sets its limits by. ``gathers``: rows in FP8 beside bfloat16. ``experts``: those of
+what fp8gemm/parallel/limits.py is set by. ``gathers``: rows in FP8 beside bfloat16. ``experts``: those of
 DeepSeek-V3, by each exchange. ``host``: what a call takes of a CPU. A name with a stroke is the time of the one over
 that of the other. What fails is in its place in words, and the rest goes on.
 ``--json FILE`` is written after each line. ``--dry-run`` measures nothing: tiny sizes, on CPUs.

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch.distributed as dist
 from parallel_speed_mlps import ALL, MODELS, NARROW, TINY, TOKENS, Mlp, Mlps
-from parallel_speed_timing import Call, Part, bound, ratio
+from parallel_speed_timing import Call, Part, bound, ratio, ready
 from torch import Tensor
 
 import fp8gemm
@@ -36,7 +36,7 @@ def parts_of_layers(part: Part) -> None:
                 "sum": {kind: bound(_down(model), *codes) for kind, model in of_all.items()},
             }
             for way, calls in ways.items():
-                found = world.figures({kind: partial(_itself, call) for kind, call in calls.items()}, world.us)
+                found = world.figures(ready(calls), world.us)
                 ratios = ratio(found, "off", "unasked") | ratio(found, "off", "on")
                 part.add(f"{sizes.name} {way} M={m}", found | ratios)
     for m in (4,) if world.tiny else (1, 8, 16, 32, 64, 128, 256, 512, 1024):
@@ -47,10 +47,6 @@ def _down(model: Mlp) -> Callable[..., Tensor]:
     layer: Any = model.down
     product: Callable[..., Tensor] = layer.forward_quantized
     return product
-
-
-def _itself(call: Call) -> Call:
-    return call
 
 
 def _sums(part: Part, name: str, x: Tensor) -> None:

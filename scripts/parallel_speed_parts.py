@@ -12,19 +12,13 @@ import torch
 import torch.distributed as dist
 from parallel_speed_limits import ONE_SHOT, parts_of_layers
 from parallel_speed_mlps import ALL, MODELS, TINY, TOKENS, Mlp, Mlps, Sizes
-from parallel_speed_timing import Call, Figures, Part, Ranks, bound, ratio
+from parallel_speed_timing import Call, Figures, Part, Ranks, bound, ratio, ready
 from torch import Tensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 import fp8gemm
 from fp8gemm.nn import Fp8Experts, Fp8Linear
-from fp8gemm.parallel import (
-    ColwiseParallel,
-    ExpertParallel,
-    RowwiseParallel,
-    gather_quantized,
-    symmetric,
-)
+from fp8gemm.parallel import ColwiseParallel, ExpertParallel, RowwiseParallel, gather_quantized, symmetric
 from fp8gemm.parallel.collectives import gathered, packed
 
 
@@ -121,10 +115,6 @@ def _decode(part: Part, name: str, kinds: dict[str, Mlp], x: Tensor) -> None:
     part.add(name, found | speeds)
 
 
-def _itself(call: Call) -> Call:
-    return call
-
-
 def gathers(part: Part) -> None:
     """Rows of 8192, so many MB of bfloat16 a rank, as parts of graphs; and until all ranks have them quantised."""
     world, group = part.world, part.world.mesh.get_group()
@@ -139,12 +129,13 @@ def gathers(part: Part) -> None:
         }
         if not world.tiny:
             makes["fp8_copied"] = partial(gather_quantized, x, group, copies=True)
-        found = world.figures({kind: partial(_itself, call) for kind, call in makes.items()}, world.graph_us)
+        found = world.figures(ready(makes), world.graph_us)
         ratios: Figures = {}
         for kind in ("fp8", "fp8_sent", "fp8_copied"):
             ratios |= ratio(found, kind, "bf16")
         part.add(f"gather of {mb} MB a rank", found | ratios | ratio(found, "fp8", "bf16_then_quantised"))
-        eager = world.figures({kind: partial(_itself, makes[kind]) for kind in makes if kind != "fp8_sent"}, world.us)
+        del makes["fp8_sent"]
+        eager = world.figures(ready(makes), world.us)
         part.add(f"gather of {mb} MB a rank, eager", eager)
 
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -76,19 +77,21 @@ class Ranks:
         end.synchronize()
         return float(begin.elapsed_time(end)) / times * 1e3
 
-    def us(self, call: Call) -> float:
-        """Of a call, the slowest rank's median."""
+    def _once(self, call: Call) -> float:
+        """Of a single call, behind some that it needs to get ready."""
         for _ in range(1 if self.tiny else WARM):
             call()
-        once = self.most(self._round(call, 1))
+        return self.most(self._round(call, 1))
+
+    def us(self, call: Call) -> float:
+        """Of a call, the slowest rank's median."""
+        once = self._once(call)
         times = min(MOST_CALLS, max(1 if self.tiny else LEAST_CALLS, round(self._round_us / max(once, 1.0))))
         return self.most(statistics.median(self._round(call, times) for _ in range(self._rounds)))
 
     def burst_us(self, call: Call) -> float:
         """Of a call, a few milliseconds behind a pause, in which GPUs have the clock of those that rest."""
-        for _ in range(1 if self.tiny else WARM):
-            call()
-        once, found = self.most(self._round(call, 1)), []
+        once, found = self._once(call), []
         for _ in range(self._rounds):
             self.together()
             time.sleep(0 if self.tiny else _IDLE_S)
@@ -159,3 +162,12 @@ class Part:
 
 def bound(model: Callable[..., object], *given: Tensor) -> Call:
     return lambda: model(*given)
+
+
+def ready(calls: Mapping[str, Call]) -> dict[str, Callable[[], Call]]:
+    """What `Ranks.figures` takes, of calls that are there."""
+    return {kind: partial(_itself, call) for kind, call in calls.items()}
+
+
+def _itself(call: Call) -> Call:
+    return call

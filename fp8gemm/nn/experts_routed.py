@@ -10,7 +10,7 @@ from fp8gemm.nn.experts_shape import WithScales
 from fp8gemm.products.grouped import gemm_grouped, gemm_masked
 from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_silu_mul
-from fp8gemm.routing import SortedTokens, permute, quantize_permuted, unpermute
+from fp8gemm.routing import Permutation, permute, quantize_permuted, unpermute
 
 Weights = tuple[WithScales, WithScales]
 """Gate and up of all experts here, then down."""
@@ -27,8 +27,15 @@ def of_hidden(
     options: dict[str, Any],
 ) -> Tensor:
     """`of_tokens` of ``hidden`` (T, H) of any strides, quantised on its way to the experts' rows."""
+    return unpermute(*outputs_of(hidden, expert_ids, of, first_expert, some, options), weights)
+
+
+def outputs_of(
+    hidden: Tensor, expert_ids: Tensor, of: Weights, first_expert: int, some: bool, options: dict[str, Any]
+) -> tuple[Tensor, Permutation]:
+    """The experts' outputs of which `of_hidden` is the weighted sums, and where each token's are."""
     tokens = quantize_permuted(contiguous_rows(hidden), expert_ids, of[0][0].shape[0], first_expert=first_expert)
-    return _summed(tokens, weights, of, some, options)
+    return of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options, some=some), tokens.permutation
 
 
 def of_tokens(
@@ -55,10 +62,6 @@ def of_tokens(
         (T, H) of the ``out_dtype`` in ``options``.
     """
     tokens = permute(codes, scales, expert_ids, of[0][0].shape[0], first_expert=first_expert)
-    return _summed(tokens, weights, of, some, options)
-
-
-def _summed(tokens: SortedTokens, weights: Tensor, of: Weights, some: bool, options: dict[str, Any]) -> Tensor:
     y = of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options, some=some)
     return unpermute(y, tokens.permutation, weights)
 

@@ -5,6 +5,8 @@ The calls are torch.distributed's, which torch.compile makes functional and a CU
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -14,9 +16,8 @@ from fp8gemm.checks.dtypes import CODES
 from fp8gemm.checks.quantizers import check_matrix
 from fp8gemm.checks.tensors import check_tensor, check_whole
 from fp8gemm.errors import InputError
-from fp8gemm.parallel import limits, symmetric
+from fp8gemm.parallel import limits
 from fp8gemm.parallel.chunks import quantized_of_all, unfit_to_divide
-from fp8gemm.parallel.symmetric import Memory, memory_of
 from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_activation
 from fp8gemm.products.watched import goes_to_operator, is_watched
@@ -70,34 +71,16 @@ def gather_quantized(
     k, dim = x.shape[-1], dim % x.dim()
     rows = contiguous_rows(x.reshape(-1, k))
     check_matrix("x", rows, shape="(M, K)")
-    memory = None if copies is False or goes_to_operator("x", x) else _memory_of_copies(x, dim, group, copies)
+    memory, size = None, quantized_bytes(len(rows), k)
+    if len(rows) and group.size() > 1 and copies is not False and not goes_to_operator("x", x):
+        wins, unfit = size >= limits.LIMITS.copied_bytes, partial(unfit_to_divide, "x", x.shape, dim)
+        memory = limits.memory_if_asked("copies", copies, group, x.device, size, wins=wins, unfit=unfit, in_graphs=True)
     if memory is None:
         codes, scales = quantize_activation(rows)
         return unpacked(gathered(packed(codes, scales).unflatten(0, x.shape[:-1]), dim, group), k)
     leading = (*x.shape[:dim], memory.ranks * x.shape[dim], *x.shape[dim + 1 : -1])
     codes, scales = quantized_of_all(memory, rows)
     return codes.unflatten(0, leading), scales.unflatten(0, leading)
-
-
-def _memory_of_copies(x: Tensor, dim: int, group: ProcessGroup, copies: bool | None) -> Memory | None:
-    """A workspace if rows shall be copied.
-
-    Raises:
-        InputError: they shall, and cannot be.
-    """
-    rows, k = x.numel() // max(1, x.shape[-1]), x.shape[-1]
-    size = quantized_bytes(rows, k)
-    if not rows or group.size() == 1 or (copies is None and size < limits.LIMITS.copied_bytes):
-        return None
-    found = unfit_to_divide("x", x.shape, dim) or memory_of(group, x.device, size)
-    if isinstance(found, Memory):
-        if copies is None and not symmetric.is_capturing(x.device.index):
-            return None
-        found.enter()
-        return found
-    if copies:
-        raise InputError(f"copies: expected None or False, because {found}; got True")
-    return None
 
 
 def packed(codes: Tensor, scales: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from fp8gemm.errors import InputError
 from fp8gemm.nn.experts import Fp8Experts
 from fp8gemm.nn.experts_checkpoint import checked_state
-from fp8gemm.nn.experts_routed import Weights, of_sorted
+from fp8gemm.nn.experts_routed import Weights, of_sorted, outputs_of
 from fp8gemm.nn.experts_shape import NAMES, check_routed
 from fp8gemm.nn.moving import frozen
 from fp8gemm.parallel.blocks import become, check_divisible, distributed, is_on, local
@@ -83,19 +83,16 @@ class ParallelExperts(Fp8Experts):
 
     def _summed(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor, of: Weights, *, overlaps: bool) -> Tensor:
         """Of tokens that all ranks have."""
-        tokens = quantize_permuted(
-            contiguous_rows(hidden), expert_ids, self.num_local_experts, first_expert=self.first_expert
-        )
         options = self._options_of(hidden.dtype, expert_ids)
-        y = of_sorted(tokens.codes, tokens.scales, tokens.offsets, of, options, some=self._are_some())
+        y, places = outputs_of(hidden, expert_ids, of, self.first_expert, self._are_some(), options)
         if overlaps:
             # Beside what is sent only these sums are computed, each of a token's experts.
             sizes = hidden.shape[:1], self.hidden_size, expert_ids.shape[1]
-            add_up = _adding_up(y, tokens.permutation, weights)
+            add_up = _adding_up(y, places, weights)
             total = summed_beside(self._layouts, *sizes, hidden.dtype, hidden.device, add_up)
             if total is not None:
                 return total
-        return summed(unpermute(y, tokens.permutation, weights), self._layouts.group)
+        return summed(unpermute(y, places, weights), self._layouts.group)
 
     def _gathered_beside(self, hidden: Tensor, expert_ids: Tensor, weights: Tensor, of: Weights) -> Tensor | None:
         """Of tokens that are sorted as copies between peers bring them; their sums are sent while others are added up.

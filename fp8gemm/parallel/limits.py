@@ -6,7 +6,15 @@ the host a third to half of a millisecond, so that they win where GPUs take long
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+from torch.distributed import ProcessGroup
+
+from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
+from fp8gemm.parallel import symmetric
+from fp8gemm.parallel.symmetric import Memory
 
 
 @dataclass(frozen=True)
@@ -45,3 +53,43 @@ LIMITS = Limits(
 )
 BY_PARTS_BYTES = 32 << 20
 """Of a product, from which a sum that shall be overlapped is added up by parts."""
+
+
+def memory_if_asked(
+    name: str,
+    asked: bool | None,
+    group: ProcessGroup,
+    device: torch.device,
+    size: int,
+    *,
+    wins: bool,
+    unfit: Callable[[], str] = str,
+    in_graphs: bool = False,
+) -> Memory | None:
+    """A workspace of so many bytes, entered, if a call is to go through one.
+
+    Args:
+        name, asked: an argument and its value: True always, False never, None where that wins.
+        group, device, size: as in `fp8gemm.parallel.symmetric.memory_of`.
+        wins: whether it was measured to be faster.
+        unfit: says why this call cannot, "" if it can.
+        in_graphs: whether it was measured to be faster in CUDA graphs alone. Other calls make workspaces for these.
+
+    Raises:
+        InputError: ``asked`` is True, and it cannot be.
+    """
+    if asked is False or (asked is None and not wins):
+        return None
+    found = unfit() or symmetric.memory_of(group, device, size)
+    if isinstance(found, Memory):
+        if in_graphs and asked is None and not symmetric.is_capturing(device.index):
+            return None
+        found.enter()
+        return found
+    if asked:
+        raise refused(name, found)
+    return None
+
+
+def refused(name: str, why: str) -> InputError:
+    return InputError(f"{name}: expected None or False, because {why}; got True")

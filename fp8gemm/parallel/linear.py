@@ -20,11 +20,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.nn.checkpoint import BIAS, SCALES, WEIGHT, checked_state
 from fp8gemm.nn.linear import OPERANDS, Fp8Linear, Terms
 from fp8gemm.parallel import symmetric
-from fp8gemm.parallel.blocks import (
-    is_on,
-    local,
-    own_part,
-)
+from fp8gemm.parallel.blocks import is_on, local, own_part
 from fp8gemm.parallel.collectives import gather_quantized, gathered, summed
 from fp8gemm.parallel.layouts import Layouts, given_away, is_last, redistributed
 from fp8gemm.parallel.overlap import gathered_beside, summed_beside
@@ -35,6 +31,7 @@ from fp8gemm.scales import to_mn_major
 FEATURES = ("out_features", "in_features")
 """By the weight's dimension."""
 _CALLS = 256
+"""Of a layer, that are remembered."""
 
 
 class ParallelLinear(Fp8Linear):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from fp8gemm.errors import InputError
 from fp8gemm.parallel import limits, symmetric
 from fp8gemm.parallel.chunks import (
     Rows,
@@ -51,40 +51,12 @@ def check_overlap(layouts: Layouts, device: torch.device) -> None:
         device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
     said = symmetric.refusal(layouts.group, device)
     if said and layouts.overlap:
-        raise _refused(said)
+        raise limits.refused("overlap", said)
 
 
-def memory_for(
-    layouts: Layouts, device: torch.device, size: int, *, wins: bool, unfit: str = "", in_graphs: bool = False
-) -> Memory | None:
-    """A workspace of so many bytes if a call is to be overlapped.
-
-    Args:
-        layouts: of the layer.
-        device: where it is.
-        size: in bytes.
-        wins: whether it was measured to be faster.
-        unfit: why this call cannot be, if so.
-        in_graphs: whether it was measured to be faster in CUDA graphs alone. Other calls make workspaces for these.
-
-    Raises:
-        InputError: ``overlap`` is True, and it cannot be.
-    """
-    if layouts.overlap is None and (unfit or not wins):
-        return None
-    found = unfit or symmetric.memory_of(layouts.group, device, size)
-    if isinstance(found, Memory):
-        if in_graphs and layouts.overlap is None and not symmetric.is_capturing(device.index):
-            return None
-        found.enter()
-        return found
-    if layouts.overlap:
-        raise _refused(found)
-    return None
-
-
-def _refused(why: str) -> InputError:
-    return InputError(f"overlap: expected None or False, because {why}; got True")
+def _memory_for(layouts: Layouts, device: torch.device, size: int, **options: Any) -> Memory | None:
+    """`limits.memory_if_asked` of a layer."""
+    return limits.memory_if_asked("overlap", layouts.overlap, layouts.group, device, size, **options)
 
 
 def gathered_beside(
@@ -107,10 +79,7 @@ def gathered_beside(
         return None
     size = quantized_bytes(x.numel() // k, k)
     wins = size >= limits.LIMITS.gathered_bytes and _are_many(layouts.mesh.size() * x.numel() * n)
-    if layouts.overlap is None and not wins:
-        return None
-    unfit = unfit_to_divide("x", x.shape, dim)
-    memory = memory_for(layouts, x.device, size, wins=wins, unfit=unfit)
+    memory = _memory_for(layouts, x.device, size, wins=wins, unfit=partial(unfit_to_divide, "x", x.shape, dim))
     if memory is None:
         return None
     product = product_of_gathered(memory, contiguous_rows(x.reshape(-1, k)), n, multiply)
@@ -135,7 +104,7 @@ def memory_for_experts(
         return None
     size = max(quantized_bytes(tokens, width), layouts.mesh.size() * tokens * width * dtype.itemsize)
     wins = quantized_bytes(tokens, width) >= limits.LIMITS.tokens_bytes and _are_many(products)
-    return memory_for(layouts, device, size, wins=wins)
+    return _memory_for(layouts, device, size, wins=wins)
 
 
 def summed_beside(
@@ -166,8 +135,8 @@ def summed_beside(
     if isinstance(wanted, Replicate) and rows:
         by_parts = size >= limits.BY_PARTS_BYTES and rows % ranks == 0
         wins = size >= least.by_parts_bytes and _are_many(rows * n * k) if by_parts else size <= least.summed_bytes
-        unfit = "" if by_parts else _unfit_to_sum(size, dtype)
-        memory = memory_for(layouts, device, size, wins=wins, unfit=unfit, in_graphs=not by_parts)
+        unfit = str if by_parts else partial(_unfit_to_sum, size, dtype)
+        memory = _memory_for(layouts, device, size, wins=wins, unfit=unfit, in_graphs=not by_parts)
         if memory is None:
             return None
         if by_parts:
@@ -177,12 +146,7 @@ def summed_beside(
     elif isinstance(wanted, Shard) and rows:
         dim = wanted.dim % len(shape)
         wins = size // ranks >= least.scattered_bytes and _are_many(rows * n * k)
-        if layouts.overlap is None and not wins:
-            return None
-        unfit = unfit_to_divide("the output", shape, dim) or (
-            f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
-        )
-        memory = memory_for(layouts, device, size, wins=wins, unfit=unfit)
+        memory = _memory_for(layouts, device, size, wins=wins, unfit=partial(_unfit_to_scatter, shape, dim, ranks))
         if memory is None:
             return None
         out = product_scattered(memory, (rows, n), dtype, device, multiply)
@@ -195,6 +159,13 @@ def summed_beside(
 def _are_many(products: int) -> bool:
     """Whether GPUs take longer for a call of so many than the host for what is overlapped."""
     return products >= limits.LIMITS.products
+
+
+def _unfit_to_scatter(shape: Sequence[int], dim: int, ranks: int) -> str:
+    """Why ranks do not have chunks of the output's rows, "" if they have."""
+    if said := unfit_to_divide("the output", shape, dim):
+        return said
+    return f"{ranks} ranks do not divide {shape[dim]} rows of the output" if shape[dim] % ranks else ""
 
 
 def _unfit_to_sum(size: int, dtype: torch.dtype) -> str:

@@ -62,9 +62,8 @@ def none_overlaps_where_it_wins(world: Rank) -> None:
 def summed_rows_are_overlapped_in_graphs(world: Rank, uses: Uses) -> None:
     """Those that had a call before, by which there is a workspace."""
     x, codes = inputs(8), fp8gemm.quantize_activation(hidden(world, 8))
-    summed = ["sum", "barrier", "barrier"]
     with pytest.MonkeyPatch.context() as patch:
-        for least, expected in ((limited(), summed), (limited(summed_bytes=x.nbytes - 1), [])):
+        for least, expected in ((limited(), SUMMED), (limited(summed_bytes=x.nbytes - 1), [])):
             patch.setattr(limits, "LIMITS", least)
             model = divided(world, mlp(), Replicate(), overlap=None)
             right = model(x), model.down.forward_quantized(*codes)

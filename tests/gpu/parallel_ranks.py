@@ -27,6 +27,7 @@ import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.nn import Fp8Linear
 from fp8gemm.parallel import ColwiseParallel, RowwiseParallel, gather_quantized, limits, symmetric
+from tests.calls import same_bits
 from tests.distributed.world import held
 from tests.gpu import parallel_ranks_experts
 from tests.gpu.parallel_world import REPLAYS, Rank, same_sums, uses
@@ -90,9 +91,7 @@ def copied_rows_have_the_bits_of_a_gather(rank: Rank) -> None:
         kept.append(((out[0].clone(), out[1].clone()), x.clone()))
     for (codes, scales), x in kept:
         right = gather_quantized(x, group, copies=False)
-        assert torch.equal(codes.view(torch.uint8), right[0].view(torch.uint8)) and torch.equal(scales, right[1]), len(
-            x
-        )
+        assert same_bits(codes, right[0]) and same_bits(scales, right[1]), len(x)
 
 
 def sums_have_the_bits_of_a_reduce_scatter(rank: Rank) -> None:
