@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from fp8gemm.reference.quantize import quantize_rows
-from fp8gemm.scales import mn_major_pitch
+from fp8gemm.scales import empty_mn_major
 
 
 def sort_ids(expert_ids: Tensor, num_experts: int, first_expert: int) -> tuple[Tensor, Tensor]:
@@ -46,13 +45,10 @@ def quantize_to_rows(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Codes (T * top_k, K), contiguous, and MN-major scales: those of each token in its ``rows`` (T, top_k)."""
-    flat = rows.flatten()
-    tokens = torch.arange(flat.numel(), device=flat.device) // rows.shape[1]
-    token = torch.zeros_like(flat).scatter_(0, flat, tokens)
-    # Whole columns of the result, padding too: a gather along the columns of what is MN-major gives what is MN-major.
-    padded = pad(token, (0, mn_major_pitch(token.numel()) - token.numel()))
-    of_rows = scales.T.index_select(1, padded)[:, : token.numel()].T
-    return words(codes).index_select(0, token).view(codes.dtype), of_rows
+    count = rows.numel()
+    out = codes.new_empty((count, codes.shape[1])), empty_mn_major(count, scales.shape[1], device=scales.device)
+    copy_to_rows_into(codes, scales, rows, out)
+    return out
 
 
 def copy_to_rows_into(codes: Tensor, scales: Tensor, rows: Tensor, out: tuple[Tensor, Tensor]) -> None:
