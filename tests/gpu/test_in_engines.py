@@ -39,7 +39,8 @@ def why_no_vllm() -> str:
 def test_vllms_own_tests_pass(name: str, scales: str, tmp_path: Path, say: Callable[[str], None]) -> None:
     if reason := why_no_vllm():
         pytest.skip(reason)
-    words = ["--noconftest", "-p", "tests.engines.vllm_on_gpu", "-k", FILES[name], str(KERNELS / name)]
+    # Each of them is seconds of one core, and there are two hundred; they share nothing.
+    words = ["-n", "4", "--noconftest", "-p", "tests.engines.vllm_on_gpu", "-k", FILES[name], str(KERNELS / name)]
     said = last_line(words, tmp_path, VLLM_USE_DEEP_GEMM_E8M0=str(int(scales == "powers of two")))
     say(f"vLLM's {name}, scales {scales}: {said}")
     assert re.search(r"[1-9]\d* passed", said), said
@@ -53,7 +54,7 @@ def test_sglangs_wrapper_layers_and_experts_are_answered_here(
     if reason := why_not("sglang"):
         pytest.skip(reason)
     changes = {"FP8GEMM_ENGINES": "1", "FP8GEMM_TEST_PLUGINS_FIRST": "1" if first == "the plugins" else ""}
-    words = ["-p", "tests.engines.sglang_here", str(ROOT / "tests" / "engines" / "in_sglang.py")]
+    words = ["-n", "0", "-p", "tests.engines.sglang_here", str(ROOT / "tests" / "engines" / "in_sglang.py")]
     said = last_line(words, tmp_path, FP8GEMM_TEST_ON_GPU="1", **changes)
     say(f"in SGLang, {first} first: {said}")
     assert re.match("20 passed", said) and "skipped" not in said, said
@@ -61,7 +62,7 @@ def test_sglangs_wrapper_layers_and_experts_are_answered_here(
 
 def last_line(words: list[str], directory: Path, **changes: str) -> str:
     """The end of what a run of pytest said, in which nothing failed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore", *words]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *words]
     variables = environment(**changes)
     done = subprocess.run(command, cwd=directory, env=variables, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr
