@@ -46,7 +46,6 @@ k_blocks = -(-k // 128)
 scales_a = torch.rand(k_blocks, -(-m // 4) * 4, device="cuda").t()[:m]
 scales_b = torch.rand(-(-n // 128), k_blocks, device="cuda")
 torch.cuda.synchronize()
-bindings_before = "cuda.bindings.driver" in sys.modules
 start = time.perf_counter()
 import fp8gemm
 imported = time.perf_counter()
@@ -82,7 +81,6 @@ print(json.dumps({
     "gemm_import_ms": 1e3 * (found - imported),
     "first_result_ms": 1e3 * (end - start),
     "nvrtc_opened": nvrtc_opened,
-    "bindings_before": bindings_before,
     "load_ms": load_ms,
     "read_ms": read_ms,
 }))
@@ -94,8 +92,7 @@ def first_call(shape: tuple[int, int, int], cache: Path, *, loads: bool = False)
 
     Returns:
         The GPU's name; milliseconds to import, to import what `gemm` needs, and to the first result; whether NVRTC was
-        opened, and cuda.bindings imported before the clock started; with ``loads`` also milliseconds to load each other
-        kernel of the shape, and to read it alone.
+        opened; with ``loads`` also milliseconds to load each other kernel of the shape, and to read it alone.
     """
     environment = {**os.environ, "FP8GEMM_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
@@ -158,7 +155,6 @@ def summary(shape: tuple[int, int, int], cold: list[dict[str, Any]], warm: list[
         "read_ms": median(reads, 2),
         "read_ms_max": round(max(reads), 2) if reads else None,
         "nvrtc_opened_when_warm": any(run["nvrtc_opened"] for run in warm),
-        "bindings_came_with_torch": all(run["bindings_before"] for run in warm),
     }
 
 
@@ -173,16 +169,11 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
     if result["kernels"]:
         yield _row(f"loading another kernel, of {result['kernels']}", result["load_ms"], result["load_ms_max"])
         yield _row("  of which finding and verifying it", result["read_ms"], result["read_ms_max"])
-    yield f"NVRTC opened with a warm cache: {_yes(result['nvrtc_opened_when_warm'])}"
-    yield f"cuda.bindings imported with torch: {_yes(result['bindings_came_with_torch'])}"
+    yield f"NVRTC opened with a warm cache: {'yes' if result['nvrtc_opened_when_warm'] else 'no'}"
 
 
 def _row(name: str, milliseconds: float, most: float | None = None) -> str:
     return f"  {name:<52} {milliseconds:8.2f} ms" + ("" if most is None else f", at most {most:.2f}")
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def main() -> int:

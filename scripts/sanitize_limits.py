@@ -15,7 +15,9 @@ sys.path[:0] = [str(HERE.parent)]
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from fp8gemm.driver.library import bindings, check, get_function, load_library  # noqa: E402
+from fp8gemm.driver.arguments import Arguments  # noqa: E402
+from fp8gemm.driver.launch import LaunchConfig, launch  # noqa: E402
+from fp8gemm.driver.library import get_function, load_library  # noqa: E402
 from fp8gemm.jit.compiler import CompileResult, compile_options, compile_source  # noqa: E402
 from fp8gemm.jit.headers import include_dir  # noqa: E402
 from fp8gemm.jit.render import ENTRY  # noqa: E402
@@ -24,6 +26,12 @@ MISJUDGED, JUDGED = "one-arrives", "every-lane-arrives"
 """The kernel of sanitize_limits.cu in two forms: racecheck is wrong about the first and right about the second."""
 
 _LANES = 32
+
+
+class _Params(ctypes.Structure):
+    """What the kernel takes."""
+
+    _fields_ = [("out", ctypes.c_void_p)]
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,9 @@ def reproduce(form: str, upload: Callable[[Tensor], Tensor]) -> bool:
     """
     out = upload(torch.zeros(_LANES, dtype=torch.int32))
     function = get_function(load_library(compile_reproducer(form).cubin), ENTRY, 0)
-    stream = torch.cuda.current_stream().cuda_stream
-    arguments = ((out.data_ptr(),), (ctypes.c_void_p,))
-    launched = bindings().cuLaunchKernel(function, 1, 1, 1, 2 * _LANES, 1, 1, 0, stream, arguments, 0)
-    check(launched, "cuLaunchKernel")
+    arguments = Arguments(_Params)
+    arguments.params.out = out.data_ptr()
+    config = LaunchConfig(function=function, device_index=0, grid_x=1, threads=2 * _LANES)
+    launch(config, arguments, torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     return bool(out.tolist() == [(lane ^ 1) + 1 for lane in range(_LANES)])

@@ -24,7 +24,7 @@ LONGEST = (
     "unit/test_model_accuracy.py",
 )
 """Begun first, so that no process is left alone with one of them at the end."""
-APART, BY_PARAMETER = ("jit/test_kernels.py",), ("jit/test_machine_order.py",)
+APART, BY_PARAMETER = ("jit/test_kernels.py", "gpu/test_in_engines.py"), ("jit/test_machine_order.py",)
 """Long files whose tests need not keep together: any of them, or those of different parameters."""
 
 

@@ -6,19 +6,26 @@ turns facts into a diagnosis without touching a driver.
 
 from __future__ import annotations
 
+import ctypes
 import os
+from ctypes import c_int
 from enum import Enum
 from functools import cache
 
-from fp8gemm.driver.library import Version, bindings, check, driver_version, initialise
-from fp8gemm.errors import UnsupportedDeviceError
+from fp8gemm.driver.api import NO_DEVICE, Version, answer, call, driver_version, exported, initialise
+from fp8gemm.errors import DriverError, UnsupportedDeviceError
 from fp8gemm.frozen import dataclass
 
 HOPPER = (9, 0)
 # The first CUDA with tensor maps, libraries and sm_90a; a newer torch may need more.
 OLDEST_DRIVER = (12, 0)
 
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+COMPUTE_CAPABILITY_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_...
+COMPUTE_CAPABILITY_MINOR = 76
+MULTIPROCESSOR_COUNT = 16
+L2_CACHE_SIZE = 38
+MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
+_NAME_BYTES = 256
 _NEEDED = "The kernels need a Hopper GPU (H100, H200, H800, H20, GH200: compute capability 9.0)"
 _REFERENCE = "FP8GEMM_BACKEND=reference, or tensors on the CPU, run the reference implementation in PyTorch instead."
 
@@ -120,7 +127,7 @@ def probe() -> Probe:
     try:
         version = driver_version()
         gpus, problem = _probe_gpus(), ""
-    except Exception as error:  # NOTE: each release of cuda-bindings has its own exception for a missing libcuda
+    except (OSError, DriverError, UnsupportedDeviceError) as error:
         gpus, problem = (), str(error)
     return Probe(torch_version, torch_cuda, version, problem, gpus, visible, torch_problem)
 
@@ -143,26 +150,21 @@ def _parse_version(text: str) -> Version:
 
 
 def _probe_gpus() -> tuple[Gpu, ...]:
-    driver = bindings()
-    if int(driver.cuInit(0)[0]) == _NO_DEVICE:
+    if exported("cuInit")(0) == NO_DEVICE:
         return ()
     initialise()
-    return tuple(_gpu(index) for index in range(check(driver.cuDeviceGetCount(), "cuDeviceGetCount")))
+    return tuple(_gpu(index) for index in range(answer(c_int, "cuDeviceGetCount").value))
 
 
 def _gpu(index: int) -> Gpu:
-    driver = bindings()
-    device = check(driver.cuDeviceGet(index), "cuDeviceGet")
-    name = check(driver.cuDeviceGetName(256, device), "cuDeviceGetName")
-    capability = (_attribute(index, "COMPUTE_CAPABILITY_MAJOR"), _attribute(index, "COMPUTE_CAPABILITY_MINOR"))
-    return Gpu(name.split(b"\0")[0].decode(errors="replace"), capability)
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    call("cuDeviceGetName", name, _NAME_BYTES, answer(c_int, "cuDeviceGet", index))
+    capability = (_attribute(index, COMPUTE_CAPABILITY_MAJOR), _attribute(index, COMPUTE_CAPABILITY_MINOR))
+    return Gpu(name.value.decode(errors="replace"), capability)
 
 
-def _attribute(index: int, name: str) -> int:
-    driver = bindings()
-    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    device = check(driver.cuDeviceGet(index), "cuDeviceGet")
-    return int(check(driver.cuDeviceGetAttribute(attribute, device), "cuDeviceGetAttribute"))
+def _attribute(index: int, attribute: int) -> int:
+    return answer(c_int, "cuDeviceGetAttribute", attribute, answer(c_int, "cuDeviceGet", index)).value
 
 
 def conclude(facts: Probe, index: int | None = None) -> Diagnosis:
@@ -269,9 +271,9 @@ def device_info(index: int) -> DeviceInfo:
         index=index,
         name=gpu.name,
         capability=gpu.capability,
-        num_sms=_attribute(index, "MULTIPROCESSOR_COUNT"),
-        l2_bytes=_attribute(index, "L2_CACHE_SIZE"),
-        shared_bytes_optin=_attribute(index, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        num_sms=_attribute(index, MULTIPROCESSOR_COUNT),
+        l2_bytes=_attribute(index, L2_CACHE_SIZE),
+        shared_bytes_optin=_attribute(index, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         driver_version=dotted(driver_version()),
     )
 

@@ -10,25 +10,20 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
+from fp8gemm.driver.api import INVALID_CONTEXT, answer, check, driver_error, entry_point
 from fp8gemm.driver.arguments import Arguments
 from fp8gemm.driver.device import device_info
-from fp8gemm.driver.library import (
-    INVALID_CONTEXT,
-    bindings,
-    check,
-    current_context,
-    driver_error,
-    ensure_context,
-    entry_point,
-)
+from fp8gemm.driver.library import current_context, ensure_context
 from fp8gemm.errors import InputError
 from fp8gemm.frozen import dataclass
 
-_SINCE = (12, 0)  # the CUDA version whose definition of the two driver functions is called
 _WARP = 32
 _MAX_THREADS = 1024
 _MAX_PORTABLE_CLUSTER = 8
 _CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE
+CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class _AttributeValue(ctypes.Union):
@@ -65,20 +60,19 @@ class _Prepared:
 
     def __init__(self, config: LaunchConfig) -> None:
         self.native, self.attributes = _native_config(config)
-        self.call: Callable[..., int] = entry_point("cuLaunchKernelEx", _SINCE)
+        self.call: Callable[..., int] = entry_point("cuLaunchKernelEx")
         self.function = ctypes.c_void_p(config.function)
         self.pointer = ctypes.c_void_p(ctypes.addressof(self.native))
 
 
 def _native_config(config: LaunchConfig) -> tuple[_NativeConfig, Any]:
-    ids = bindings().CUlaunchAttributeID
     attributes = []
     if config.cluster_x > 1:
         value = _AttributeValue(cluster=(config.cluster_x, 1, 1))
-        attributes.append(_Attribute(id=int(ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION), value=value))
+        attributes.append(_Attribute(id=CLUSTER_DIMENSION, value=value))
     if config.programmatic:
         value = _AttributeValue(flag=1)
-        attributes.append(_Attribute(id=int(ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION), value=value))
+        attributes.append(_Attribute(id=PROGRAMMATIC_SERIALIZATION, value=value))
     array = (_Attribute * len(attributes))(*attributes)
     native = _NativeConfig(
         grid_x=config.grid_x,
@@ -197,31 +191,26 @@ def max_active_clusters(config: LaunchConfig) -> int:
 
     A persistent grid that is larger leaves some of its CTAs waiting for others to end.
     """
+    prepared, detail = config._prepared, f"The cluster was {config.cluster_x}."
     with current_context(config.device_index):
-        if config.cluster_x == 1:
-            return _max_active_ctas(config)
-        count = ctypes.c_int()
-        code = entry_point("cuOccupancyMaxActiveClusters", _SINCE)(
-            ctypes.byref(count), config._prepared.function, config._prepared.pointer
+        if config.cluster_x > 1:
+            clusters = "cuOccupancyMaxActiveClusters"
+            return answer(ctypes.c_int, clusters, prepared.function, prepared.pointer, detail=detail).value
+        per_sm = answer(
+            ctypes.c_int,
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            prepared.function,
+            config.threads,
+            ctypes.c_size_t(config.dynamic_shared_bytes),
         )
-        if code:
-            raise driver_error("cuOccupancyMaxActiveClusters", code, f"The cluster was {config.cluster_x}.")
-        return count.value
-
-
-def _max_active_ctas(config: LaunchConfig) -> int:
-    driver = bindings()
-    call = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-    function = driver.CUfunction(config.function)
-    per_sm = check(getattr(driver, call)(function, config.threads, config.dynamic_shared_bytes), call)
-    return int(per_sm) * device_info(config.device_index).num_sms
+    return per_sm.value * device_info(config.device_index).num_sms
 
 
 def is_capturing(stream: int) -> bool:
     """Whether a CUDA graph is being captured from a stream, or makes the legacy default stream unusable."""
-    driver = bindings()
-    result = driver.cuStreamIsCapturing(stream)
-    if int(result[0]) == _CAPTURE_IMPLICIT:
+    status, name = ctypes.c_int(), "cuStreamIsCapturing"
+    code = entry_point(name)(ctypes.c_void_p(stream), ctypes.byref(status))
+    if code == _CAPTURE_IMPLICIT:
         return True
-    status = check(result, "cuStreamIsCapturing")
-    return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+    check(code, name)
+    return status.value != NOT_CAPTURING

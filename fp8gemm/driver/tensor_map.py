@@ -1,16 +1,15 @@
 """Tensor maps: the 128-byte descriptors from which TMA knows a matrix and the box of it to copy.
 
-A map is written straight to where the kernel's argument block has it. (`cuda.bindings` would return it in an object of
-its own, which Python's allocator does not align to the 64 bytes that the driver asks for.)
+A map is written straight to where the kernel's argument block has it.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from fp8gemm.driver.library import bindings, driver_error, entry_point
+from fp8gemm.driver.api import driver_error, entry_point
 from fp8gemm.errors import InputError
 
 MAP_BYTES = 128
@@ -19,6 +18,11 @@ MAP_ALIGNMENT = 64
 DataType = Literal["uint8", "float16", "bfloat16", "float32"]
 Swizzle = Literal["none", "32B", "64B", "128B"]
 
+DATA_TYPES = {"uint8": 0, "float16": 6, "bfloat16": 9, "float32": 7}  # CU_TENSOR_MAP_DATA_TYPE_...
+SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}  # CU_TENSOR_MAP_SWIZZLE_...
+NO_INTERLEAVE = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
+L2_PROMOTION_256B = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B: fetched at least, on a miss
+NO_OOB_FILL = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE: zeros
 _ELEMENT_BYTES = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 _SWIZZLE_BYTES = {"none": None, "32B": 32, "64B": 64, "128B": 128}
 _MAX_BOX = 256
@@ -26,7 +30,6 @@ _MAX_EXTENT = 2**32
 _MAX_STRIDE = 2**40
 _PITCH = 16
 
-_SINCE = (12, 0)  # the CUDA version whose definition of the two driver functions is called
 _Extents = {rank: ctypes.c_uint64 * rank for rank in (2, 3)}
 _Pitches = {rank: ctypes.c_uint64 * (rank - 1) for rank in (2, 3)}
 _Box = {rank: ctypes.c_uint32 * rank for rank in (2, 3)}
@@ -116,7 +119,7 @@ def encode_column_blocks(
 
 def _encode(destination: int, address: int, traits: _Traits, extents: tuple[int, ...], pitches: tuple[int, ...]) -> int:
     rank = len(extents)
-    code: int = entry_point("cuTensorMapEncodeTiled", _SINCE)(
+    code: int = entry_point("cuTensorMapEncodeTiled")(
         ctypes.c_void_p(destination),
         traits.data_type,
         rank,
@@ -153,7 +156,7 @@ def replace_address(destination: int, address: int) -> None:
     """
     if destination % MAP_ALIGNMENT or address % _PITCH or address <= 0:
         raise _place_error(destination, address, 1, 1, _PITCH)
-    replace = entry_point("cuTensorMapReplaceAddress", _SINCE)
+    replace = entry_point("cuTensorMapReplaceAddress")
     code = replace(ctypes.c_void_p(destination), ctypes.c_void_p(address))
     if code:
         raise driver_error("cuTensorMapReplaceAddress", code, f"The new address was {address:#x}.")
@@ -182,33 +185,15 @@ def _traits(dtype: str, box: tuple[int, ...], swizzle: str) -> _Traits:
             f"Tensor map {names[0]}: expected at most the {span} bytes that swizzle {swizzle!r} permutes, got "
             f"{box_inner} elements of {dtype} ({row_bytes} bytes)."
         )
-    codes = _codes()
     return _Traits(
-        data_type=codes["DATA_TYPE_" + dtype],
+        data_type=DATA_TYPES[dtype],
         box=_Box[len(box)](*box),
         element_strides=_Box[len(box)](*(1 for _ in box)),
-        interleave=codes["INTERLEAVE_none"],
-        swizzle=codes["SWIZZLE_" + swizzle],
-        l2_promotion=codes["L2_PROMOTION"],
-        out_of_bounds=codes["FLOAT_OOB_FILL_none"],
+        interleave=NO_INTERLEAVE,
+        swizzle=SWIZZLES[swizzle],
+        l2_promotion=L2_PROMOTION_256B,
+        out_of_bounds=NO_OOB_FILL,
     )
-
-
-@cache
-def _codes() -> dict[str, int]:
-    """The driver's numbers for our words."""
-    driver = bindings()
-
-    def code(enum: str, member: str) -> int:
-        return int(getattr(getattr(driver, enum), "CU_TENSOR_MAP_" + member))
-
-    return {
-        **{f"DATA_TYPE_{n}": code("CUtensorMapDataType", f"DATA_TYPE_{n.upper()}") for n in _ELEMENT_BYTES},
-        **{f"SWIZZLE_{n}": code("CUtensorMapSwizzle", f"SWIZZLE_{n.upper()}") for n in _SWIZZLE_BYTES},
-        "L2_PROMOTION": code("CUtensorMapL2promotion", "L2_PROMOTION_L2_256B"),  # fetched at least, on a miss
-        "INTERLEAVE_none": code("CUtensorMapInterleave", "INTERLEAVE_NONE"),
-        "FLOAT_OOB_FILL_none": code("CUtensorMapFloatOOBfill", "FLOAT_OOB_FILL_NONE"),
-    }
 
 
 def _place_error(destination: int, address: int, inner: int, outer: int, outer_stride_bytes: int) -> InputError:

@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from fp8gemm.driver.api import driver_version
 from fp8gemm.driver.launch import is_capturing
 from fp8gemm.driver.library import (
     current_context,
-    driver_version,
     get_function,
     load_library,
     refuses_cubin,

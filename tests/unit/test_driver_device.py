@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from fp8gemm.driver import device, library
+from fp8gemm.driver import api, device
 from fp8gemm.driver.device import DeviceStatus, Gpu, Probe, conclude
 from fp8gemm.errors import DriverError, UnsupportedDeviceError
+from tests.fake_driver import FakeDriver
 
 HOPPER = Gpu("NVIDIA H200", (9, 0))
 AMPERE = Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
@@ -106,90 +107,65 @@ def test_this_machine_can_be_diagnosed_whatever_it_is() -> None:
         assert torch.__version__ in diagnosis.message
 
 
-class FakeDriver:
-    """A driver of one H200, or whatever a test changes."""
-
-    CUdevice_attribute = SimpleNamespace(
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9,
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0,
-        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=132,
-        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE=60 << 20,
-        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=232448,
-    )
-    init = 0
-    count = 1
-
-    def cuInit(self, flags: int) -> tuple[int]:
-        return (self.init,)
-
-    def cuDeviceGetCount(self) -> tuple[int, int]:
-        return (0, self.count)
-
-    def cuDeviceGet(self, index: int) -> tuple[int, int]:
-        return (0, index) if index < self.count else (101, 0)
-
-    def cuDeviceGetName(self, length: int, index: int) -> tuple[int, bytes]:
-        return (0, b"NVIDIA H200".ljust(length, b"\0"))
-
-    def cuDeviceGetAttribute(self, attribute: int, index: int) -> tuple[int, int]:
-        return (0, attribute)
-
-
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     driver = FakeDriver()
-    monkeypatch.setattr(device, "bindings", lambda: driver)
-    monkeypatch.setattr(device, "initialise", lambda: library.check(driver.cuInit(0), "cuInit"))
-    monkeypatch.setattr(device, "driver_version", lambda: (13, 0))
     monkeypatch.setattr(device, "_probe_torch", lambda: ("2.11.0+cu130", (13, 0)))
-    monkeypatch.setattr(device, "device_info", device.device_info.__wrapped__)  # a cache would outlive the test
-    return driver
+    with driver.installed():
+        yield driver
 
 
 def test_a_hopper_gpu_is_described_by_what_the_driver_says(fake: FakeDriver) -> None:
-    info = device.hopper_info.__wrapped__(0)
+    info = device.hopper_info(0)
     assert (info.name, info.capability, info.num_sms) == ("NVIDIA H200", (9, 0), 132)
     assert (info.l2_bytes, info.shared_bytes_optin, info.driver_version) == (60 << 20, 232448, "13.0")
 
 
 def test_another_gpu_is_described_but_refused_for_the_kernels(fake: FakeDriver) -> None:
-    names = vars(FakeDriver.CUdevice_attribute) | {"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 8}
-    fake.CUdevice_attribute = SimpleNamespace(**names)
+    fake.attributes[device.COMPUTE_CAPABILITY_MAJOR] = 8
     assert device.device_info(0).capability == (8, 0)
     with pytest.raises(UnsupportedDeviceError, match=r"compute capability 8\.0.*capability 9\.0"):
-        device.hopper_info.__wrapped__(0)
+        device.hopper_info(0)
 
 
 def test_a_gpu_that_is_not_there_is_refused(fake: FakeDriver) -> None:
     with pytest.raises(UnsupportedDeviceError, match="no GPU 5"):
-        device.hopper_info.__wrapped__(5)
+        device.hopper_info(5)
 
 
 def test_no_device_is_no_gpu_and_any_other_failure_to_start_is_no_driver(fake: FakeDriver) -> None:
-    fake.init = 100
+    fake.failing["cuInit"] = 100
     assert device.diagnose().status is DeviceStatus.NO_GPU
-    fake.init = 802
+    fake.failing["cuInit"] = 802
     diagnosis = device.diagnose()
     assert diagnosis.status is DeviceStatus.NO_DRIVER
     assert "CUDA_ERROR_SYSTEM_NOT_READY" in diagnosis.message
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no libcuda"), OSError("no libcuda"), ImportError("no libcuda")])
-def test_the_probe_turns_every_failure_into_a_fact(
-    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail() -> tuple[int, int]:
-        raise error
+def test_the_probe_turns_every_failure_into_a_fact(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.failing["cuDriverGetVersion"] = 999
+    found = device.probe()
+    assert found.driver_version is None and "CUDA_ERROR_UNKNOWN" in found.driver_problem
 
-    monkeypatch.setattr(device, "driver_version", fail)
+    def fail() -> None:
+        raise OSError("no libcuda")
+
+    monkeypatch.setattr(api, "_libcuda", fail)
     found = device.probe()
     assert (found.driver_version, found.driver_problem) == (None, "no libcuda")
     assert device.diagnose().status is DeviceStatus.NO_DRIVER
 
 
 def test_a_driver_that_fails_halfway_is_no_driver_error_to_the_caller(fake: FakeDriver) -> None:
-    fake.count = 2
-    fake.cuDeviceGetName = lambda length, index: (999, b"")  # type: ignore[method-assign]
+    fake.failing["cuDeviceGetName"] = 999
     with pytest.raises(DriverError):
         device._gpu(0)
     assert device.diagnose().status is DeviceStatus.NO_DRIVER
+
+
+def test_a_driver_that_is_too_old_for_its_functions_is_said_to_be(fake: FakeDriver) -> None:
+    fake.answers["cuDriverGetVersion"] = 11040
+    fake.lacks.add("cuGetProcAddress_v2")
+    diagnosis = device.diagnose()
+    assert diagnosis.status is DeviceStatus.DRIVER_TOO_OLD
+    assert "11.4" in diagnosis.message

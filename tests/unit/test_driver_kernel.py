@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fp8gemm.driver.library import driver_error
+from fp8gemm.driver.api import driver_error
 from fp8gemm.errors import CacheMissError, DriverError
 from fp8gemm.jit import kernel
 from fp8gemm.jit.request import KernelRequest

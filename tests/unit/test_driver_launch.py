@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cuda.bindings import driver as header
 
-from fp8gemm.driver import launch, library
+from fp8gemm.driver import device, launch
 from fp8gemm.driver.arguments import ArgumentBlock, KernelParams
 from fp8gemm.driver.launch import LaunchConfig
 from fp8gemm.errors import DriverError, InputError
+from tests.fake_driver import FakeDriver
 
-BINDINGS = library.bindings()
-LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
-OCCUPANCY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_void_p, ctypes.c_void_p)
 FUNCTION = 0x5555_0000_3000
 STREAM = 0x7F00_0000_00AA
 INVALID_CONTEXT = 201
@@ -50,22 +49,16 @@ OFFSETS = {
 }
 
 
-class Driver:
-    """Stands where the driver's functions are, and keeps what it reads through the pointers it is given."""
+class Driver(FakeDriver):
+    """Keeps what it reads through the pointers it is given."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[dict[str, Any]] = []
         self.codes: list[int] = []
-        self.functions = {
-            "cuLaunchKernelEx": LAUNCH(self.launch),
-            "cuOccupancyMaxActiveClusters": OCCUPANCY(self.occupancy),
-        }
+        self.capture = 0, 0
 
-    def entry_point(self, name: str, since: tuple[int, int]) -> Any:
-        assert since == (12, 0)
-        return ctypes.cast(self.functions[name], ctypes.CFUNCTYPE(ctypes.c_int))
-
-    def launch(self, config: int, function: int, kernel_params: int, extra: int | None) -> int:
+    def on_cuLaunchKernelEx(self, config: int, function: int, kernel_params: int, extra: int | None) -> int:
         block = ctypes.c_void_p.from_address(kernel_params).value
         assert block is not None
         params = ctypes.string_at(block, ctypes.sizeof(KernelParams))
@@ -74,22 +67,30 @@ class Driver:
         )
         return self.codes.pop(0) if self.codes else 0
 
-    def occupancy(self, count: Any, function: int, config: int) -> int:
+    def on_cuOccupancyMaxActiveClusters(self, count: Any, function: int, config: int) -> None:
         self.seen.append({**read_config(config), "function": function})
         count[0] = 66
-        return self.codes.pop(0) if self.codes else 0
+
+    def on_cuOccupancyMaxActiveBlocksPerMultiprocessor(self, count: Any, *asked: int) -> None:
+        assert asked == (FUNCTION, 384, 1000)
+        count[0] = 2
+
+    def on_cuStreamIsCapturing(self, stream: int, status: Any) -> int:
+        assert stream == STREAM
+        code, status[0] = self.capture
+        return code
 
 
 def read_config(address: int) -> dict[str, Any]:
     """Read a CUlaunchConfig with the bindings, which are compiled from cuda.h; only the list of attributes is not
     to be had from a structure that they did not fill themselves."""
-    config = BINDINGS.CUlaunchConfig(address)
-    ids = BINDINGS.CUlaunchAttributeID
+    config = header.CUlaunchConfig(address)
+    ids = header.CUlaunchAttributeID
     attributes: dict[str, Any] = {}
     for index in range(config.numAttrs):
         array = ctypes.c_void_p.from_address(address + 40).value
         assert array is not None
-        attribute = BINDINGS.CUlaunchAttribute(array + 72 * index)
+        attribute = header.CUlaunchAttribute(array + 72 * index)
         if attribute.id == ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
             dims = attribute.value.clusterDim
             attributes["cluster"] = (dims.x, dims.y, dims.z)
@@ -108,10 +109,11 @@ def read_config(address: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver() -> Iterator[Driver]:
     fake = Driver()
-    monkeypatch.setattr(launch, "entry_point", fake.entry_point)
-    return fake
+    with fake.installed():
+        yield fake
+    assert set(fake.since.values()) <= {12000}
 
 
 def config(**changes: Any) -> LaunchConfig:
@@ -242,48 +244,24 @@ def test_configs_compare_by_what_they_launch(driver: Driver) -> None:
     assert len({config(), config(), config(threads=128)}) == 2
 
 
-class Context:
-    """A driver with a context to be in, and answers to questions about occupancy and capture."""
-
-    CUfunction = int
-    CUstreamCaptureStatus = BINDINGS.CUstreamCaptureStatus
-    per_sm = 2
-    capture = (0, CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
-
-    def cuCtxPushCurrent(self, context: str) -> tuple[int]:
-        return (0,)
-
-    def cuCtxPopCurrent(self) -> tuple[int]:
-        return (0,)
-
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: int, threads: int, shared: int) -> tuple[int, int]:
-        assert (function, threads, shared) == (FUNCTION, 384, 1000)
-        return (0, self.per_sm)
-
-    def cuStreamIsCapturing(self, stream: int) -> tuple[Any, ...]:
-        return self.capture
-
-
 def test_the_clusters_that_fit_are_asked_of_the_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_probe_torch", lambda: ("2.11.0+cu130", (13, 0)))
     clustered, plain = config(cluster_x=2), config(dynamic_shared_bytes=1000)
-    monkeypatch.setattr(library, "bindings", Context)
-    monkeypatch.setattr(library, "primary_context", str)
     assert launch.max_active_clusters(clustered) == 66
     assert driver.seen[0]["attributes"] == {"cluster": (2, 1, 1)}
-    monkeypatch.setattr(launch, "bindings", Context)
-    monkeypatch.setattr(launch, "device_info", lambda index: SimpleNamespace(num_sms=132))
-    assert launch.max_active_clusters(plain) == 264
+    assert launch.max_active_clusters(plain) == 2 * 132
 
 
-def test_a_capture_is_recognised_whatever_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Context()
-    monkeypatch.setattr(launch, "bindings", lambda: driver)
-    states = Context.CUstreamCaptureStatus
-    for answer, capturing in (
-        ((0, states.CU_STREAM_CAPTURE_STATUS_NONE), False),
-        ((0, states.CU_STREAM_CAPTURE_STATUS_ACTIVE), True),
-        ((0, states.CU_STREAM_CAPTURE_STATUS_INVALIDATED), True),
-        ((906, states.CU_STREAM_CAPTURE_STATUS_NONE), True),
+def test_a_capture_is_recognised_whatever_its_state(driver: Driver) -> None:
+    states = header.CUstreamCaptureStatus
+    for code, state, capturing in (
+        (0, states.CU_STREAM_CAPTURE_STATUS_NONE, False),
+        (0, states.CU_STREAM_CAPTURE_STATUS_ACTIVE, True),
+        (0, states.CU_STREAM_CAPTURE_STATUS_INVALIDATED, True),
+        (906, states.CU_STREAM_CAPTURE_STATUS_NONE, True),
     ):
-        driver.capture = answer
+        driver.capture = code, int(state)
         assert launch.is_capturing(STREAM) is capturing
+    driver.capture = 900, 0
+    with pytest.raises(DriverError, match="cuStreamIsCapturing failed with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
+        launch.is_capturing(STREAM)

@@ -1,43 +1,18 @@
-"""Checked driver calls, and the order in which a kernel is loaded."""
+"""Contexts, and the order in which a kernel is loaded."""
 
 from __future__ import annotations
 
-import importlib
-from types import SimpleNamespace
+import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cuda.bindings import driver as header
 
 from fp8gemm.driver import library
-from fp8gemm.errors import DriverError, UnsupportedDeviceError
-
-
-def test_check_returns_what_the_driver_returned() -> None:
-    assert library.check((0,), "cuInit") is None
-    assert library.check((0, 7), "cuDeviceGetCount") == 7
-    assert library.check((0, 7, 8), "cuMemGetInfo") == (7, 8)
-
-
-def test_a_failed_call_is_an_error_that_names_the_call_the_result_and_the_detail() -> None:
-    with pytest.raises(
-        DriverError, match=r"cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE: .*\. Index 9\."
-    ) as caught:
-        library.check((101,), "cuDeviceGet", "Index 9.")
-    assert (caught.value.call, caught.value.code) == ("cuDeviceGet", 101)
-
-
-def test_a_result_that_cuda_python_does_not_know_is_named_by_its_number() -> None:
-    error = library.driver_error("cuNew", 123456)
-    assert "cuNew failed with CUresult 123456" in str(error)
-
-
-def test_missing_cuda_python_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(UnsupportedDeviceError, match=r"cuda-python>=12\.9,<14.*No module named"):
-        library.bindings.__wrapped__()
+from fp8gemm.driver.api import driver_error
+from fp8gemm.errors import DriverError
+from tests.fake_driver import FakeDriver
 
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b".version 8.0", b"\x7fEL"])
@@ -65,102 +40,119 @@ def test_bytes_that_are_no_elf_never_reach_the_driver(monkeypatch: pytest.Monkey
     ],
 )
 def test_only_failures_that_another_cubin_could_mend_count_as_refusal(call: str, name: str, refused: bool) -> None:
-    code = int(getattr(library.bindings().CUresult, name))
-    assert library.refuses_cubin(library.driver_error(call, code)) is refused
+    code = int(getattr(header.CUresult, name))
+    assert library.refuses_cubin(driver_error(call, code)) is refused
 
 
-class Recorder:
-    """A driver in which every call succeeds, except the one that a test lets fail, and is written down."""
+LIBRARY, FUNCTION, CONTEXT = 0x7F00_A000_0000, 0x7F00_B000_0000, 0x7F00_C000_0000
 
-    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="max dynamic shared")
-    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
-    CUfunction = int
-    CUresult = library.bindings().CUresult
-    returns = {  # noqa: RUF012
-        "cuDeviceGet": 3,
-        "cuDevicePrimaryCtxRetain": "context 3",
-        "cuLibraryGetKernel": "kernel",
-        "cuKernelGetFunction": 0x3000,
-        "cuThreadExchangeStreamCaptureMode": "before",
-        "cuCtxGetCurrent": 0,
-    }
+
+class Driver(FakeDriver):
+    """With one library, of one kernel and one variable."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.failing: dict[str, int] = {}
+        super().__init__()
+        self.answers |= {"cuLibraryLoadData": LIBRARY, "cuLibraryGetKernel": 0x7F00_0000_1000}
+        self.answers |= {"cuKernelGetFunction": FUNCTION, "cuLibraryGetGlobal": 0x7F00_D000_0000}
 
-    def cuGetErrorString(self, result: Any) -> tuple[int, bytes]:
-        return (0, b"in words")
+    def on_cuLibraryGetGlobal(self, address: Any, size: Any, library: int, name: bytes) -> None:
+        size[0] = 2**33
 
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("cu"):
-            raise AttributeError(name)
+    def on_cuThreadExchangeStreamCaptureMode(self, mode: Any) -> None:
+        mode[0], self.mode = self.mode, mode[0]
 
-        def call(*arguments: Any) -> tuple[Any, ...]:
-            self.calls.append((name, *arguments))
-            code = self.failing.get(name, 0)
-            return (code, self.returns[name]) if name in self.returns else (code,)
-
-        return call
-
-    @property
-    def names(self) -> list[str]:
-        return [call[0] for call in self.calls]
+    mode = 0
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    driver = Recorder()
-    monkeypatch.setattr(library, "bindings", lambda: driver)
-    monkeypatch.setattr(library, "driver_version", lambda: (13, 0))
-    monkeypatch.setattr(library, "primary_context", lambda index: f"context {index}")
-    return driver
+def driver() -> Iterator[Driver]:
+    fake = Driver()
+    with fake.installed():
+        yield fake
 
 
-def test_a_function_is_fetched_and_completely_loaded_in_its_gpu_s_context(recorder: Recorder) -> None:
-    assert library.get_function("library", "fp8gemm_kernel", 2) == 0x3000
-    assert recorder.calls == [
-        ("cuLibraryGetKernel", "library", b"fp8gemm_kernel"),
-        ("cuCtxPushCurrent", "context 2"),
-        ("cuKernelGetFunction", "kernel"),
-        ("cuFuncLoad", 0x3000),
+def handle(address: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(address)
+
+
+def test_a_cubin_is_loaded_without_options(driver: Driver) -> None:
+    cubin = b"\x7fELF and so on"
+    assert library.load_library(cubin).value == LIBRARY
+    ((name, address, *options),) = driver.calls
+    assert (name, options) == ("cuLibraryLoadData", [None, None, 0, None, None, 0])
+    assert ctypes.string_at(address, len(cubin)) == cubin
+    library.unload(handle(LIBRARY))
+    assert driver.calls[-1] == ("cuLibraryUnload", LIBRARY)
+
+
+def test_a_function_is_fetched_and_completely_loaded_in_its_gpu_s_context(driver: Driver) -> None:
+    driver.answers["cuDeviceGetCount"] = 3
+    assert library.get_function(handle(LIBRARY), "fp8gemm_kernel", 2) == FUNCTION
+    assert driver.calls == [
+        ("cuLibraryGetKernel", LIBRARY, b"fp8gemm_kernel"),
+        ("cuDeviceGet", 2),
+        ("cuDevicePrimaryCtxRetain", 2),
+        ("cuCtxPushCurrent", CONTEXT + 2),
+        ("cuKernelGetFunction", 0x7F00_0000_1000),
+        ("cuFuncLoad", FUNCTION),
         ("cuCtxPopCurrent",),
     ]
+    assert driver.since["cuFuncLoad"] == 12040
 
 
-def test_a_driver_before_12_4_is_not_asked_for_what_it_lacks(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(library, "driver_version", lambda: (12, 3))
-    library.get_function("library", "fp8gemm_kernel", 0)
-    assert "cuFuncLoad" not in recorder.names
+def test_a_driver_before_12_4_is_not_asked_for_what_it_lacks(driver: Driver) -> None:
+    driver.answers["cuDriverGetVersion"] = 12030
+    driver.lacks.add("cuFuncLoad")
+    library.get_function(handle(LIBRARY), "fp8gemm_kernel", 0)
+    assert "cuFuncLoad" not in driver.names
 
 
-def test_the_context_is_put_back_when_loading_fails(recorder: Recorder) -> None:
-    recorder.failing["cuKernelGetFunction"] = 209
+def test_a_gpu_that_is_not_there_is_named(driver: Driver) -> None:
+    with pytest.raises(DriverError, match=r"CUDA_ERROR_INVALID_DEVICE.*The device index was 7\."):
+        library.primary_context(7)
+
+
+def test_the_context_is_put_back_when_loading_fails(driver: Driver) -> None:
+    driver.failing["cuKernelGetFunction"] = 209
     with pytest.raises(DriverError):
-        library.get_function("library", "fp8gemm_kernel", 0)
-    assert recorder.names[-1] == "cuCtxPopCurrent"
+        library.get_function(handle(LIBRARY), "fp8gemm_kernel", 0)
+    assert driver.names[-1] == "cuCtxPopCurrent"
 
 
-def test_shared_memory_that_a_gpu_lacks_is_named(recorder: Recorder) -> None:
-    library.set_max_dynamic_shared(0x3000, 1000, 1)
-    assert ("cuFuncSetAttribute", 0x3000, "max dynamic shared", 1000) in recorder.calls
-    recorder.failing["cuFuncSetAttribute"] = 1
+def test_a_kernel_that_a_library_lacks_is_named(driver: Driver) -> None:
+    driver.failing["cuLibraryGetKernel"] = 500
+    with pytest.raises(DriverError, match=r"CUDA_ERROR_NOT_FOUND.*The kernel was 'other'\.") as caught:
+        library.get_function(handle(LIBRARY), "other", 0)
+    assert library.refuses_cubin(caught.value)
+
+
+def test_a_variable_has_an_address_and_a_size(driver: Driver) -> None:
+    assert library.get_global(handle(LIBRARY), "fp8gemm_trace", 0) == (0x7F00_D000_0000, 2**33)
+    assert driver.calls[-2:] == [("cuLibraryGetGlobal", LIBRARY, b"fp8gemm_trace"), ("cuCtxPopCurrent",)]
+
+
+def test_shared_memory_that_a_gpu_lacks_is_named(driver: Driver) -> None:
+    library.set_max_dynamic_shared(FUNCTION, 1000, 0)
+    attribute = header.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    assert ("cuFuncSetAttribute", FUNCTION, int(attribute), 1000) in driver.calls
+    driver.failing["cuFuncSetAttribute"] = 1
     with pytest.raises(DriverError, match=r"in words\. 300000 bytes of dynamic shared memory"):
-        library.set_max_dynamic_shared(0x3000, 300000, 1)
-    assert recorder.names[-1] == "cuCtxPopCurrent"
+        library.set_max_dynamic_shared(FUNCTION, 300000, 0)
+    assert driver.names[-1] == "cuCtxPopCurrent"
 
 
-def test_a_thread_is_given_a_context_only_if_it_has_none(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    library.ensure_context(2)
-    assert recorder.calls == [("cuCtxGetCurrent",), ("cuCtxSetCurrent", "context 2")]
-    monkeypatch.setitem(recorder.returns, "cuCtxGetCurrent", 0x5000)
-    library.ensure_context(2)
-    assert recorder.calls[2:] == [("cuCtxGetCurrent",)]
+def test_a_thread_is_given_a_context_only_if_it_has_none(driver: Driver) -> None:
+    library.ensure_context(0)
+    assert driver.names == ["cuCtxGetCurrent", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
+    assert driver.calls[-1] == ("cuCtxSetCurrent", CONTEXT)
+    driver.answers["cuCtxGetCurrent"] = CONTEXT
+    library.ensure_context(0)
+    assert driver.names[4:] == ["cuCtxGetCurrent"]
 
 
-def test_the_capture_mode_is_put_back(recorder: Recorder) -> None:
+def test_the_capture_mode_is_put_back(driver: Driver) -> None:
+    relaxed = int(header.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     with pytest.raises(KeyError), library.relaxed_capture():
+        assert driver.mode == relaxed
         raise KeyError
-    assert [call[1] for call in recorder.calls] == ["relaxed", "before"]
+    assert driver.mode == 0

@@ -7,18 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cuda.bindings import driver as header
 
-from fp8gemm.driver import library, tensor_map
+from fp8gemm.driver import tensor_map
 from fp8gemm.errors import DriverError, InputError
-
-U64 = ctypes.POINTER(ctypes.c_uint64)
-U32 = ctypes.POINTER(ctypes.c_uint32)
-ENCODE = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, U64, U64, U32, U32),
-    *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int),
-)
-REPLACE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+from tests.fake_driver import FakeDriver
 
 ADDRESS = 0x7F12_3456_7890
 GOOD: dict[str, Any] = {
@@ -45,37 +38,24 @@ BLOCKS: dict[str, Any] = {
 }
 
 
-class Driver:
-    """Stands where the driver's two functions are, with their C signatures, and keeps what it is called with."""
+class Driver(FakeDriver):
+    """Keeps what lies where the pointers point to."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.code = 0
-        self.functions = {
-            "cuTensorMapEncodeTiled": ENCODE(self.encode),
-            "cuTensorMapReplaceAddress": REPLACE(self.replace),
-        }
-
-    def encode(self, destination: int, data_type: int, rank: int, address: int, *rest: Any) -> int:
+    def on_cuTensorMapEncodeTiled(self, destination: int, data_type: int, rank: int, address: int, *rest: Any) -> None:
         extents, strides, box, element_strides, *codes = rest
         arrays = (extents[:rank], strides[: rank - 1], box[:rank], element_strides[:rank])
-        self.calls.append((destination, data_type, rank, address, *arrays, *codes))
-        return self.code
+        self.calls[-1] = (destination, data_type, rank, address, *arrays, *codes)
 
-    def replace(self, destination: int, address: int) -> int:
-        self.calls.append((destination, address))
-        return self.code
-
-    def entry_point(self, name: str, since: tuple[int, int]) -> Any:
-        assert since == (12, 0)
-        return ctypes.cast(self.functions[name], ctypes.CFUNCTYPE(ctypes.c_int))
+    def on_cuTensorMapReplaceAddress(self, destination: int, address: int) -> None:
+        self.calls[-1] = (destination, address)
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver() -> Iterator[Driver]:
     fake = Driver()
-    monkeypatch.setattr(tensor_map, "entry_point", fake.entry_point)
-    return fake
+    with fake.installed():
+        yield fake
+    assert set(fake.since.values()) <= {12000}
 
 
 @pytest.fixture
@@ -87,22 +67,21 @@ def destination() -> Iterator[int]:
 
 
 def test_every_argument_reaches_its_place(driver: Driver, destination: int) -> None:
-    bindings = library.bindings()
     tensor_map.encode_2d(destination, **GOOD)
     assert driver.calls == [
         (
             destination,
-            int(bindings.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8),
+            int(header.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8),
             2,
             ADDRESS,
             [7168, 4096],
             [8192],
             [128, 64],
             [1, 1],
-            int(bindings.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
-            int(bindings.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
-            int(bindings.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
-            int(bindings.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+            int(header.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(header.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
+            int(header.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(header.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
     ]
 
@@ -118,10 +97,9 @@ def test_numbers_past_32_bits_arrive_whole(driver: Driver, destination: int) -> 
 def test_each_word_has_the_driver_s_number(driver: Driver, destination: int, dtype: str, swizzle: str) -> None:
     words = {"dtype": dtype, "swizzle": swizzle}
     tensor_map.encode_2d(destination, **{**GOOD, **words, "box_inner": 8 if dtype == "float32" else 16})
-    bindings = library.bindings()
     _, data_type, *_, swizzle_code, _, _ = driver.calls[0]
-    assert data_type == getattr(bindings.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.upper()}")
-    assert swizzle_code == getattr(bindings.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle.upper()}")
+    assert data_type == getattr(header.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.upper()}")
+    assert swizzle_code == getattr(header.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle.upper()}")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +142,7 @@ def test_several_broken_rules_are_all_named(driver: Driver, destination: int) ->
 
 
 def test_what_the_driver_refuses_is_an_error_that_describes_the_matrix(driver: Driver, destination: int) -> None:
-    driver.code = 1
+    driver.failing["cuTensorMapEncodeTiled"] = 1
     with pytest.raises(
         DriverError, match=r"CUDA_ERROR_INVALID_VALUE.*4096 x 7168 uint8.*64 x 128, swizzle 128B"
     ) as caught:
@@ -179,29 +157,28 @@ def test_an_address_is_replaced_in_place(driver: Driver, destination: int) -> No
         with pytest.raises(InputError):
             tensor_map.replace_address(where, address)
     assert len(driver.calls) == 1
-    driver.code = 1
+    driver.failing["cuTensorMapReplaceAddress"] = 1
     with pytest.raises(DriverError, match=hex(ADDRESS)):
         tensor_map.replace_address(destination, ADDRESS)
 
 
 def test_a_map_of_column_blocks_has_a_dimension_of_them(driver: Driver, destination: int) -> None:
     """Each block begins so many bytes after the one before it in the same row."""
-    bindings = library.bindings()
     tensor_map.encode_column_blocks(destination, **BLOCKS)
     assert driver.calls == [
         (
             destination,
-            int(bindings.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8),
+            int(header.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8),
             3,
             ADDRESS,
             [128, 4096, 56],
             [8192, 128],
             [128, 64, 4],
             [1, 1, 1],
-            int(bindings.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
-            int(bindings.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
-            int(bindings.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
-            int(bindings.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+            int(header.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(header.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
+            int(header.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(header.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
     ]
     in_floats = {"dtype": "float32", "block_columns": 32, "columns": 64}
@@ -235,7 +212,7 @@ def test_a_map_of_column_blocks_breaks_no_rule(
 
 
 def test_column_blocks_that_the_driver_refuses_are_described(driver: Driver, destination: int) -> None:
-    driver.code = 1
+    driver.failing["cuTensorMapEncodeTiled"] = 1
     with pytest.raises(DriverError, match=r"4096 x 7168 uint8.*box 4 blocks of 64 x 128, 128B") as caught:
         tensor_map.encode_column_blocks(destination, **BLOCKS)
     assert caught.value.call == "cuTensorMapEncodeTiled"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from enum import IntEnum
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +10,11 @@ import torch
 
 import fp8gemm
 from fp8gemm import settings
-from fp8gemm.driver import forking, library
-from fp8gemm.errors import UnsupportedDeviceError
+from fp8gemm.driver import api, forking
+from fp8gemm.errors import DriverError, UnsupportedDeviceError
 from fp8gemm.products import calls, dense, operands, plans, watched
 from fp8gemm.products import linear as linear_plan
+from tests.fake_driver import FakeDriver
 from tests.jit import children
 
 
@@ -23,13 +22,6 @@ from tests.jit import children
 def torch_has_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever tests before made of a torch for CUDA."""
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
-
-
-class Driver:
-    """A driver that starts."""
-
-    def cuInit(self, flags: int) -> tuple[int]:
-        return (0,)
 
 
 def lost_after(*steps: Any) -> list[bool]:
@@ -46,10 +38,10 @@ def lost_after(*steps: Any) -> list[bool]:
     return found
 
 
-def test_fault_22_a_child_knows_that_its_parent_had_started_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_22_a_child_knows_that_its_parent_had_started_cuda() -> None:
     assert lost_after() == [False, False, False]
-    monkeypatch.setattr(library, "bindings", Driver)
-    assert lost_after(library.initialise) == [False, True, True]
+    with FakeDriver().installed():
+        assert lost_after(api.initialise) == [False, True, True]
 
 
 def test_fault_22_a_child_knows_that_torch_had_started_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,15 +50,16 @@ def test_fault_22_a_child_knows_that_torch_had_started_cuda(monkeypatch: pytest.
     assert lost_after() == [False, True, True]
 
 
-def test_a_driver_that_does_not_start_is_nothing_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = SimpleNamespace(cuInit=lambda flags: (100,), CUresult=IntEnum("CUresult", ["NONE"]))
-    monkeypatch.setattr(library, "bindings", lambda: driver)
+def test_a_driver_that_does_not_start_is_nothing_to_lose() -> None:
+    driver = FakeDriver()
+    driver.failing["cuInit"] = 100
 
     def attempt() -> None:
-        with pytest.raises(library.DriverError):
-            library.initialise()
+        with pytest.raises(DriverError):
+            api.initialise()
 
-    assert lost_after(attempt) == [False, False, False]
+    with driver.installed():
+        assert lost_after(attempt) == [False, False, False]
 
 
 class OnGpu(torch.Tensor):
@@ -94,7 +87,7 @@ def test_fault_22_every_way_to_the_gpu_is_refused_where_cuda_is_lost(monkeypatch
         lambda: fp8gemm.gemm_masked(x, x, x, x, x),
         lambda: fp8gemm.gemm_k_grouped(x, x, x, x, x, c=x),
         lambda: operands.uses_reference(x),
-        library.initialise,
+        api.initialise,
     ]
     for way, look in [(way, look) for way in ways for look in (False, True)]:
         expected = pytest.raises(UnsupportedDeviceError, match=f"process {os.getpid()}: it was forked.*'spawn'")

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
+from fp8gemm.driver.api import call
 from fp8gemm.driver.library import (
-    bindings,
-    check,
     current_context,
     get_function,
     get_global,
@@ -67,16 +66,16 @@ class TracedKernel(DenseKernel):
 
     def clear(self) -> None:
         """Forget what earlier launches recorded."""
-        self._copy("cuMemsetD8", self._address, 0, BUFFER_BYTES)
+        self._copy("cuMemsetD8", ctypes.c_void_p(self._address), ctypes.c_ubyte(0))
 
     def recording(self) -> Recording:
         """What the last launch since `clear` recorded; waits for it."""
         buffer = ctypes.create_string_buffer(BUFFER_BYTES)
-        self._copy("cuMemcpyDtoH", ctypes.addressof(buffer), self._address, BUFFER_BYTES)
+        self._copy("cuMemcpyDtoH", buffer, ctypes.c_void_p(self._address))
         return decode(buffer.raw)
 
-    def _copy(self, call: str, *arguments: Any) -> None:
+    def _copy(self, name: str, *places: Any) -> None:
         torch.cuda.synchronize(self._device_index)
         with current_context(self._device_index):
-            check(getattr(bindings(), call)(*arguments), call)
+            call(name, *places, ctypes.c_size_t(BUFFER_BYTES))
         torch.cuda.synchronize(self._device_index)
