@@ -153,12 +153,12 @@ def arrivals_at_nobody(listing: Listing) -> list[str]:
 def unjoined_sums(listing: Listing) -> list[str]:
     """Sums sent to another CTA on a path that has not waited until all of the cluster have initialised their barriers.
 
-    Beside the wait stands the one of a launch without clusters.
+    Beside the wait, some NOPs apart, stands the one of a launch without clusters.
     """
     joins = [
         listing.instructions[i]
         for place in listing.where("UCGABAR_WAIT")
-        for i in range(place, place + 4)
+        for i in range(place, place + 6)
         if listing.instructions[i].opcode.startswith(("UCGABAR_WAIT", "BAR.SYNC"))
     ]
     entry = listing.reached(

@@ -45,10 +45,17 @@ public:
         uint64_t full;
     };
 
-    /// By one thread, before any share is given. `tokens` is how many of the tile exist.
-    static FP8GEMM_DEVICE void initialize(SharedStorage& shared, SplitTile split, uint32_t tokens) {
+    /// By one thread, before any share is given.
+    static FP8GEMM_DEVICE void initialize(SharedStorage& shared) {
         if constexpr (Config::kSplitK > 1) {
             ptx::mbarrier_init(&shared.full, 1);
+        }
+    }
+
+    /// By one thread, which does not wait for the shares itself, once: bytes of them that have come are counted below zero.
+    /// `tokens` is how many of the tile exist.
+    static FP8GEMM_DEVICE void expect(SharedStorage& shared, SplitTile split, uint32_t tokens) {
+        if constexpr (Config::kSplitK > 1) {
             ptx::mbarrier_arrive_expect_tx(&shared.full, Shape::kShares * pairs_of(tokens) * pieces_of(split.rank) *
                                                              kColsOfPiece * sizeof(float2));
         }

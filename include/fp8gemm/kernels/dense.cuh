@@ -31,7 +31,8 @@
 //                                                                                                  initialised
 //   the cluster's        every thread                                  all threads of the cluster  operands shared: all, as
 //                                                                                                  above; K divided: multiply,
-//                                                                                                  before sums go to others
+//                                                                                                  before sums go to others,
+//                                                                                                  and store
 //
 // A CTA that shares operands ends when the load thread has found every stage empty: see OperandLoader::finish.
 #pragma once
@@ -143,6 +144,10 @@ struct Dense {
                     loader.finish();
                 }
             } else if (warp <= Epilogue::kStoreWarps) {
+                if constexpr (Config::kSplitK > 1) {
+                    // For nothing but compute-sanitizer, to which a wait is a meeting of all threads that have not ended.
+                    ptx::cluster_wait();
+                }
                 Epilogue::drain(params, shared.epilogue, schedule, warp - 1);
             }
         } else {

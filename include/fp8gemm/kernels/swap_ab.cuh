@@ -70,7 +70,7 @@ private:
         const bool elected = ptx::elect_one();
         if (elected) {
             shared.stages.ring.initialize(1, Shape::kLoadWarp);
-            Reduction::initialize(shared.reduction, split, tokens);
+            Reduction::initialize(shared.reduction);
             ptx::fence_mbarrier_init();
         }
         __syncwarp();
@@ -79,6 +79,7 @@ private:
         arrive_at_cluster();
         if (elected) {
             SwapAbLoader<Config>(params, shared.stages, split).run();
+            Reduction::expect(shared.reduction, split, tokens);  // keeps no load waiting
         }
     }
 

@@ -6,8 +6,8 @@
 //     CTA 1 (share 1)    [ sends  ][ keeps  ][ sends  ]      of any other, so sums go from thread to thread.
 //     CTA 2 (share 2)    [ sends  ][ sends  ][ keeps  ]
 //
-// Shares are added in ascending order of K. Each place is written once, and a barrier here counts the bytes: no CTA waits
-// for another to be ready, and it leaves when it has everything that is ever written to it.
+// Shares are added in ascending order of K. Each place is written once, and a barrier here counts the bytes: a CTA waits for
+// the others to be ready once, ahead of the first sum, and it leaves when it has everything that is ever written to it.
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
