@@ -100,10 +100,12 @@ class FakeDriver:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Inside, this is the driver of the process."""
-        with mock.patch.object(api, "_libcuda", lambda: self):
-            _forget()
-            yield
         _forget()
+        try:
+            with mock.patch.object(api, "_libcuda", lambda: self):
+                yield
+        finally:
+            _forget()
 
     @property
     def names(self) -> list[str]:
