@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -54,8 +54,6 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
         *(c_int, c_int, c_int, c_int),
     ),
     "cuTensorMapReplaceAddress": (c_void_p, c_void_p),
-    "cuMemsetD8": (c_void_p, c_ubyte, c_size_t),
-    "cuMemcpyDtoH": (c_void_p, c_void_p, c_size_t),
 }
 """Types of arguments as in ``cuda.h``; device addresses and handles are pointers."""
 EXPORTED = {name for name in PROTOTYPES if name.startswith(("cuInit", "cuDriver", "cuGet"))}
@@ -89,7 +87,13 @@ class FakeDriver:
         self.calls: list[tuple[Any, ...]] = []
         self.failing: dict[str, int] = {}
         self.answers: dict[str, int] = {"cuDriverGetVersion": 13000, "cuDeviceGetCount": 1}
-        self.attributes = {75: 9, 76: 0, 16: 132, 38: 60 << 20, 97: 232448}
+        self.attributes = {
+            device.COMPUTE_CAPABILITY_MAJOR: 9,
+            device.COMPUTE_CAPABILITY_MINOR: 0,
+            device.MULTIPROCESSOR_COUNT: 132,
+            device.L2_CACHE_SIZE: 60 << 20,
+            device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: 232448,
+        }
         self.name = b"NVIDIA H200"
         self.lacks: set[str] = set()
         self.finds_nothing: set[str] = set()
