@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fp8gemm.checks.dtypes import INPUTS
-from fp8gemm.checks.quantizers import check_matrix
 from fp8gemm.checks.routing import check_devices, check_ids, check_tokens
 from fp8gemm.checks.tensors import check_tensor, check_whole, described, found
 from fp8gemm.errors import InputError
@@ -108,11 +107,7 @@ def quantize_permuted(x: Tensor, expert_ids: Tensor, num_experts: int, *, first_
     Raises:
         InputError: a tensor is not as described.
     """
-    check_matrix("x", x, shape="(T, K)")
-    check_ids(expert_ids, num_experts, first_expert, x.shape[0])
-    check_devices(x.device, expert_ids=expert_ids)
-    offsets, rows, kept = products.route(expert_ids, num_experts, first_expert)
-    codes, scales = products.quantize_to_rows(x, rows, offsets)
+    codes, scales, offsets, rows, kept = products.quantize_permuted(x, expert_ids, num_experts, first_expert)
     return SortedTokens(codes, scales, offsets, Permutation(rows, kept))
 
 

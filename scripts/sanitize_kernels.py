@@ -142,7 +142,7 @@ QUICK = (
     ),
     *(len(PRODUCTS) + i for i in (4, 5)),
     *(len(PRODUCTS) + len(QUANTISINGS) + i for i in (0, 5, 7, 10)),
-    *(len(KERNELS) - len(ROUTED) + i for i in (0, 1, 3, 4)),
+    *(len(KERNELS) - len(ROUTED) + i for i in (0, 1, 3, 4, 5)),
 )
 """Indices of six dense ones with each scaling, output and store: by TMA with clusters, C and bias, the others without;
 of two small-M ones, the first of one CTA a tile with C and bias, the other of a cluster; of a quantiser of each kind,

@@ -24,6 +24,7 @@ from fp8gemm.kernels.routing import (  # noqa: E402
     ROUTE_TOKENS,
     RoutingKernel,
     chunks_of,
+    route_and_quantize_request,
     unpermute_request,
 )
 from fp8gemm.reference import quantize_rows  # noqa: E402
@@ -76,6 +77,7 @@ class Routed:
         stream = torch.cuda.current_stream().cuda_stream
         if self.kernel in (ROUTE_TOKENS, COUNT_ROUTES):
             return self._run_route(ids, upload, stream)
+        routes_too = self.label.startswith("route-and-quantize")
         routes = reference.route(ids, GROUPS, FIRST)
         offsets, rows, kept = (upload(each) for each in routes)
         if self.label.startswith("unpermute"):
@@ -93,7 +95,13 @@ class Routed:
         memory = upload(torch.full((blocks, mn_major_pitch(count)), math.nan))
         scales = memory.t()[:count]
         written = int(routes[0][-1])
-        if isinstance(self.kernel, Quantizer):
+        if routes_too:
+            given, own_ids = upload(x), upload(ids)
+            found = upload(torch.full((GROUPS + 1,), -1, dtype=torch.int32)), torch.full_like(rows, -1), ~kept
+            kernel = RoutingKernel(self.request, device_index=0)
+            kernel.bind_route_and_quantize(given, own_ids, found, (codes, scales), FIRST, stream=stream)()
+            offsets, rows, kept = found
+        elif isinstance(self.kernel, Quantizer):
             given = upload(x)
             kernel_to_rows = QuantizeKernel(self.kernel, device_index=0)
             kernel_to_rows.bind_to_rows(given, codes, scales, rows, offsets, stream=stream)()
@@ -105,9 +113,9 @@ class Routed:
         right_codes, right_scales = reference.quantize_to_rows(x, routes[1])
         # NOTE: whole, because torch would first make a packed copy of a part, and to initcheck a kernel writes nothing.
         found_codes, found_scales = codes.cpu().view(torch.uint8)[:written], memory.cpu().t()[:written]
-        return _wrong(found_codes, right_codes.view(torch.uint8)[:written]) + _wrong(
-            found_scales, right_scales[:written]
-        )
+        pairs = (found_codes, right_codes.view(torch.uint8)[:written]), (found_scales, right_scales[:written])
+        of_routes = zip((offsets.cpu(), rows.cpu(), kept.cpu()), routes, strict=True)
+        return sum(_wrong(found, right) for found, right in (*pairs, *of_routes))
 
     def _run_route(self, ids: Tensor, upload: Upload, stream: int) -> float:
         offsets = upload(torch.full((GROUPS + 1,), -1, dtype=torch.int32))
@@ -133,4 +141,5 @@ def routed() -> Iterator[Routed]:
     yield Routed(COPY_TO_ROWS, 101, 144)
     for dtype, kind in INPUTS.items():
         yield Routed(quantizer_to_rows(kind), 33, 400, dtype)
+        yield Routed(route_and_quantize_request(kind), 31, 400, dtype)
         yield Routed(unpermute_request(kind), 33, 264, dtype)

@@ -32,17 +32,27 @@ def drawn(tokens: int, top_k: int, groups: int, seed: int, dtype: torch.dtype = 
     return torch.randint(-1, groups + 6, (tokens, top_k), generator=generator, dtype=dtype)
 
 
+def poisoned(ids: Tensor, groups: int) -> Routes:
+    """Offsets, rows and, as bytes, what is kept."""
+    offsets, rows = torch.full((groups + 1,), -7, dtype=torch.int32), torch.full(ids.shape, -7)
+    return offsets, rows, torch.full(ids.shape, 7, dtype=torch.uint8)
+
+
+def are_right(found: Routes, ids: Tensor, groups: int, first: int) -> bool:
+    """Whether they are the reference's."""
+    offsets, rows, kept = reference.route(ids, groups, first)
+    return all(map(torch.equal, found, (offsets, rows, kept.to(torch.uint8))))
+
+
 def is_routed(kernels: dict[str, Run], ids: Tensor, groups: int, first: int = 0, seed: int = 1) -> bool:
     """Whether each index has the reference's row."""
-    offsets, rows = torch.full((groups + 1,), -7, dtype=torch.int32), torch.full(ids.shape, -7)
-    kept = torch.full(ids.shape, 7, dtype=torch.uint8)
+    found = offsets, rows, kept = poisoned(ids, groups)
     routes, said, chunks = (offsets, rows, kept.view(torch.bool)), "", chunks_of(ids.numel())
     counts = torch.full((chunks, groups + 1), -7, dtype=torch.int32) if chunks > 1 else None
     if counts is not None:
         said = kernels["count"]("bind_route", ids, routes, counts, first, seed=seed)
     said += kernels["route"]("bind_route", ids, routes, counts, first, seed=seed)
-    right = reference.route(ids, groups, first)
-    return said == "" and all(map(torch.equal, (offsets, rows, kept), (*right[:2], right[2].to(torch.uint8))))
+    return said == "" and are_right(found, ids, groups, first)
 
 
 class Copies:
@@ -82,6 +92,17 @@ def is_quantized(kernels: dict[str, Run], x: Tensor, ids: Tensor, groups: int, s
     run = kernels[f"quantize {x.dtype}"]
     said = run("bind_to_rows", x, copies.codes, copies.scales, rows, offsets, seed=seed)
     return said == "" and copies.are(*reference.quantize_to_rows(x, rows), kept=int(offsets[-1]))
+
+
+def is_routed_and_quantized(kernels: dict[str, Run], x: Tensor, ids: Tensor, groups: int, seed: int = 1) -> bool:
+    """The same of one launch, which finds the rows too, of groups from 3 on."""
+    found = offsets, rows, kept = poisoned(ids, groups)
+    copies = Copies(ids.numel(), x.shape[1])
+    given = x, ids, (offsets, rows, kept.view(torch.bool)), (copies.codes, copies.scales), 3
+    said = kernels[f"route and quantize {x.dtype}"]("bind_route_and_quantize", *given, seed=seed)
+    right = reference.route(ids, groups, 3)
+    copied = copies.are(*reference.quantize_to_rows(x, right[1]), kept=int(right[0][-1]))
+    return said == "" and are_right(found, ids, groups, 3) and copied
 
 
 def is_copied(kernels: dict[str, Run], codes: Tensor, scales: Tensor, routes: Routes) -> bool:

@@ -25,7 +25,13 @@ from fp8gemm.kernels.quantize import (
     quantizer_to_rows,
     quantizer_with_transpose,
 )
-from fp8gemm.kernels.routing import COPY_TO_ROWS, COUNT_ROUTES, ROUTE_TOKENS, unpermute_request
+from fp8gemm.kernels.routing import (
+    COPY_TO_ROWS,
+    COUNT_ROUTES,
+    ROUTE_TOKENS,
+    route_and_quantize_request,
+    unpermute_request,
+)
 from fp8gemm.quoting import quoted
 from fp8gemm.sizes import check_whole_number, is_norm_depth
 from fp8gemm.tuning.grouped_problem import GroupedProblem
@@ -172,7 +178,11 @@ def masked_quantizers(dtype: InputType, sources: Iterable[QuantizeSource] = Quan
 def routing_kernels(dtype: InputType) -> list[KernelRequest]:
     """Those that sort tokens of a type by expert and add up what comes back, for every T, top_k, K and number of
     experts."""
-    return [*ROUTES, quantizer_to_rows(dtype).request, unpermute_request(dtype)]
+    return [*ROUTES, *_quantized_routes(dtype), unpermute_request(dtype)]
+
+
+def _quantized_routes(dtype: InputType) -> list[KernelRequest]:
+    return [quantizer_to_rows(dtype).request, route_and_quantize_request(dtype)]
 
 
 def weight_quantizers(dtype: InputType) -> list[KernelRequest]:
@@ -227,8 +237,8 @@ def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRe
             return row_quantizers(dtype, [QuantizeSource(config["source"])])
         if family == "QuantizeMasked":
             return masked_quantizers(dtype, [QuantizeSource(config["source"])])
-        if family == "QuantizeToRows":
-            return [quantizer_to_rows(dtype).request]
+        if family in ("QuantizeToRows", "RouteAndQuantize"):
+            return [*ROUTES, *_quantized_routes(dtype)]
         if family == "Unpermute":
             return [unpermute_request(dtype)]
         if family == "QuantizeBlocks":
@@ -242,5 +252,5 @@ def recorded_quantizers(family: str, config: Mapping[str, Any]) -> list[KernelRe
             f"expected the constants of a quantiser {family}, got {quoted(dict(config))}: {error}"
         ) from error
     known = "QuantizeRows, QuantizeMasked, QuantizeToRows, QuantizeBlocks, QuantizeWithTranspose, QuantizeNorm, "
-    known += "RouteTokens, CountRoutes, CopyToRows or Unpermute"
+    known += "RouteTokens, CountRoutes, RouteAndQuantize, CopyToRows or Unpermute"
     raise InputError(f"expected {known}, got {quoted(family)}")

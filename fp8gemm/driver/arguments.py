@@ -24,7 +24,8 @@ class KernelParams(ctypes.Structure):
         c_stride_m, c_stride_n: its strides, in elements.
         bias: device address of the row that is added to every row.
         m: rows of A and of the output; where groups are masked, of each group.
-        static_weights: nonzero lets a kernel read B and its scales before the previous grids have ended.
+        static_weights: nonzero lets a kernel read B, its scales and what belongs to each group before the previous
+            grids have ended.
         b: device address of B, where a kernel reads it without a map.
         scales_a: device address of A's scales, where a kernel reads them without a map.
         scales_a_stride_m, scales_a_stride_k: their strides, in elements.
@@ -153,6 +154,17 @@ class RouteParams(ctypes.Structure):
         ("wide", ctypes.c_uint32),
         ("chunks", ctypes.c_uint32),
     ]
+
+
+class RouteAndQuantizeParams(ctypes.Structure):
+    """``RouteAndQuantizeParams`` as ``include/fp8gemm/kernels/route_and_quantize.cuh`` declares them.
+
+    Attributes:
+        quantize: without what tells where rows go.
+        route: of one chunk.
+    """
+
+    _fields_ = [("quantize", QuantizeParams), ("route", RouteParams)]
 
 
 class CopyParams(ctypes.Structure):

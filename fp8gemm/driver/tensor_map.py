@@ -6,6 +6,7 @@ A map is written straight to where the kernel's argument block has it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ Swizzle = Literal["none", "32B", "64B", "128B"]
 DATA_TYPES = {"uint8": 0, "float16": 6, "bfloat16": 9, "float32": 7}  # CU_TENSOR_MAP_DATA_TYPE_...
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}  # CU_TENSOR_MAP_SWIZZLE_...
 NO_INTERLEAVE = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
-L2_PROMOTION_256B = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B: fetched at least, on a miss
+L2_PROMOTIONS = {128: 2, 256: 3}  # CU_TENSOR_MAP_L2_PROMOTION_L2_...B: fetched at least, on a miss
 NO_OOB_FILL = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE: zeros
 _ELEMENT_BYTES = {"uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 _SWIZZLE_BYTES = {"none": None, "32B": 32, "64B": 64, "128B": 128}
@@ -58,6 +59,7 @@ def encode_2d(
     box_inner: int,
     box_outer: int,
     swizzle: Swizzle = "none",
+    fetch_bytes: int = 256,
 ) -> None:
     """Write the tensor map of a matrix; what a box reads outside the matrix is zero, and is not written by a store.
 
@@ -71,12 +73,13 @@ def encode_2d(
         box_inner: elements of a box along the contiguous dimension; a multiple of 16 bytes, within the swizzle's span.
         box_outer: rows of a box.
         swizzle: how 16-byte pieces are permuted in shared memory.
+        fetch_bytes: 128 or 256, what L2 fetches at least, aligned to as much, of what it does not hold.
 
     Raises:
         InputError: an argument breaks one of these rules; nothing was written.
         DriverError: the driver refuses the map all the same.
     """
-    traits = _traits(dtype, (box_inner, box_outer), swizzle)
+    traits = _traits(dtype, (box_inner, box_outer), swizzle, fetch_bytes)
     _check_place(destination, address, inner, outer, outer_stride_bytes)
     code = _encode(destination, address, traits, (inner, outer), (outer_stride_bytes,))
     if code:
@@ -97,6 +100,7 @@ def encode_column_blocks(
     box_rows: int,
     box_blocks: int,
     swizzle: Swizzle = "none",
+    fetch_bytes: int = 256,
 ) -> None:
     """Write the tensor map of a matrix seen as blocks of columns, side by side: dimensions (column in the block, row,
     block). One copy then fetches several blocks of some rows, each block in one piece.
@@ -104,7 +108,7 @@ def encode_column_blocks(
     Args and errors are those of `encode_2d`, and ``columns`` must be a multiple of ``block_columns``, which are a
     multiple of 16 bytes.
     """
-    traits = _traits(dtype, (block_columns, box_rows, box_blocks), swizzle)
+    traits = _traits(dtype, (block_columns, box_rows, box_blocks), swizzle, fetch_bytes)
     _check_place(destination, address, columns, rows, row_stride_bytes)
     if columns % block_columns:
         raise InputError(f"Tensor map: expected whole blocks of {block_columns} columns, got {columns} columns.")
@@ -163,12 +167,17 @@ def replace_address(destination: int, address: int) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _traits(dtype: str, box: tuple[int, ...], swizzle: str) -> _Traits:
+def _traits(dtype: str, box: tuple[int, ...], swizzle: str, fetch_bytes: int) -> _Traits:
     """Check and translate what a kernel's config fixes, once per config."""
     box_inner = box[0]
-    for name, value, allowed in (("dtype", dtype, _ELEMENT_BYTES), ("swizzle", swizzle, _SWIZZLE_BYTES)):
+    choices: tuple[tuple[str, object, Iterable[object]], ...] = (
+        ("dtype", dtype, _ELEMENT_BYTES),
+        ("swizzle", swizzle, _SWIZZLE_BYTES),
+        ("fetch_bytes", fetch_bytes, L2_PROMOTIONS),
+    )
+    for name, value, allowed in choices:
         if value not in allowed:
-            raise InputError(f"Tensor map {name}: expected one of {', '.join(allowed)}, got {value!r}.")
+            raise InputError(f"Tensor map {name}: expected one of {', '.join(map(str, allowed))}, got {value!r}.")
     names = ("box_inner", "box_outer") if len(box) == 2 else ("block_columns", "box_rows", "box_blocks")
     for name, extent in zip(names, box, strict=True):
         if not 0 < extent <= _MAX_BOX:
@@ -191,7 +200,7 @@ def _traits(dtype: str, box: tuple[int, ...], swizzle: str) -> _Traits:
         element_strides=_Box[len(box)](*(1 for _ in box)),
         interleave=NO_INTERLEAVE,
         swizzle=SWIZZLES[swizzle],
-        l2_promotion=L2_PROMOTION_256B,
+        l2_promotion=L2_PROMOTIONS[fetch_bytes],
         out_of_bounds=NO_OOB_FILL,
     )
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 PLAIN_PRODUCTS = 2**37
 """Products M N K from which a launch is never programmatic: 0.3 ms and more, beside which the few microseconds that it
 would start ahead are nothing. Launched so, 128x128 tiles took 466 and not 434 us for 2048x7168x16384, and 978 and not
-858 for twice the rows (H200, 2026-11-22); why is not known."""
+858 for twice the rows (H200, 2026-11-22): CTAs come to SMs in the order in which these fall free, no more spread over
+the GPU as those of a whole grid are, and those that share operands start apart."""
 
 MAX_TILES = 2**31 - 1
 """Tiles of a launch, and CTAs: kernels count on from tile to tile in 32 bits, and no grid is larger."""
@@ -236,7 +237,7 @@ def fill_output(block: ArgumentBlock, out: Tensor, c: Tensor | None) -> None:
         params.c_stride_m, params.c_stride_n = c.stride()
 
 
-def encode_codes(destination: int, codes: Tensor, *, box_rows: int) -> None:
+def encode_codes(destination: int, codes: Tensor, *, box_rows: int, fetch_bytes: int = 256) -> None:
     """Of (rows, K): a box is ``box_rows`` rows of one K block."""
     rows, k = codes.shape
     encode_2d(
@@ -249,6 +250,7 @@ def encode_codes(destination: int, codes: Tensor, *, box_rows: int) -> None:
         box_inner=SCALE_BLOCK,
         box_outer=box_rows,
         swizzle="128B",
+        fetch_bytes=fetch_bytes,
     )
 
 

@@ -44,6 +44,9 @@ class GroupedOperands:
         begins, ends: device addresses of int32s, see ``scheduler/group_table.cuh``; ``begins`` may be 0.
         rows: of A, or with masked groups of each group.
         products: multiplications, about.
+        static_weights: whether a kernel may read B, its scales and the groups while the one ahead of it in the stream
+            is running: nothing wrote them but what had ended when that one began, or what a kernel of ours that lets it
+            begin had waited for.
     """
 
     a: Tensor
@@ -55,6 +58,7 @@ class GroupedOperands:
     ends: int
     rows: int
     products: int
+    static_weights: bool = False
 
 
 class GroupedKernel(GemmKernel):
@@ -133,7 +137,9 @@ class GroupedKernel(GemmKernel):
         fill_output(block, operands.out, None if self.problem.c is Addend.NONE else operands.out)
         params.m, params.k = operands.rows, operands.a.shape[1]
         params.group_begins, params.group_ends = operands.begins, operands.ends
-        return BoundLaunch(self.launch_for(operands.products), block, stream, self.grid(operands.rows))
+        launch = self.launch_for(operands.products)
+        params.static_weights = operands.static_weights and launch.programmatic
+        return BoundLaunch(launch, block, stream, self.grid(operands.rows))
 
     def _encode(self, operands: GroupedOperands, config: Config, block: ArgumentBlock) -> None:
         assert not isinstance(config, SwapAbConfig)
@@ -150,7 +156,7 @@ class GroupedKernel(GemmKernel):
 
     def _encode_swapped(self, operands: GroupedOperands, config: SwapAbConfig, block: ArgumentBlock) -> None:
         encode_blocks(block.tensor_map_a, operands.a, config, config.block_m)
-        encode_blocks(block.tensor_map_b, operands.b, config, config.block_n)
+        encode_blocks(block.tensor_map_b, operands.b, config, config.block_n, streams=True)
         params, scales = block.params, operands.scales_a
         params.scales_a, params.scales_b = scales.data_ptr(), operands.scales_b.data_ptr()
         params.scales_a_stride_m, params.scales_a_stride_k = scales.stride()[-2:]

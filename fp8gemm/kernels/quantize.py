@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fp8gemm.driver.arguments import Arguments, QuantizeParams
@@ -114,7 +115,19 @@ def quantizer_to_rows(dtype: InputType) -> Quantizer:
         family="QuantizeToRows",
         config=(("input", dtype), ("warps", _WARPS)),
     )
-    return Quantizer(request, _WARP * _WARPS, lambda m, k: _ceil_div(m * _ceil_div(k, 2 * _BLOCK), _WARPS))
+    return Quantizer(request, _WARP * _WARPS, partial(ctas_to_rows, warps=_WARPS))
+
+
+def ctas_to_rows(m: int, k: int, *, warps: int) -> int:
+    """CTAs of so many warps that M rows of K columns take."""
+    return _ceil_div(m * _ceil_div(k, 2 * _BLOCK), warps)
+
+
+def fill_to_rows(params: QuantizeParams, x: Tensor, codes: Tensor, scales: Tensor, top_k: int) -> None:
+    """What a kernel that writes rows to several places each is told, but for these places."""
+    params.x, params.codes, params.scales = x.data_ptr(), codes.data_ptr(), scales.data_ptr()
+    params.x_stride, params.scales_pitch, params.top_k = x.stride(0), scales.stride(1), top_k
+    params.rows, params.k = x.shape
 
 
 def warps_of_block(n: int, k: int) -> int:
@@ -273,12 +286,10 @@ class QuantizeKernel:
         """
         arguments = Arguments(QuantizeParams)
         params = arguments.params
-        (tokens, k), top_k = x.shape, rows.shape[1]
-        params.x, params.codes, params.scales = x.data_ptr(), codes.data_ptr(), scales.data_ptr()
-        params.x_stride, params.rows, params.k, params.scales_pitch = x.stride(0), tokens, k, scales.stride(1)
-        params.rows_of_tokens, params.top_k = rows.data_ptr(), top_k
+        fill_to_rows(params, x, codes, scales, rows.shape[1])
+        params.rows_of_tokens = rows.data_ptr()
         params.kept_rows = offsets.data_ptr() + (offsets.shape[0] - 1) * offsets.element_size()
-        return BoundLaunch(self._launch, arguments, stream, self._grid(tokens, k))
+        return BoundLaunch(self._launch, arguments, stream, self._grid(*x.shape))
 
     def rebind(self, bound: BoundLaunch, *, x: int, codes: int, scales: int, stream: int) -> BoundLaunch:
         """A launch like ``bound``, of this kernel, for an input and outputs like its own at other device addresses."""

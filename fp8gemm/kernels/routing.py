@@ -1,4 +1,5 @@
-"""The host's side of ``include/fp8gemm/kernels/route_tokens.cuh``, ``copy_to_rows.cuh`` and ``unpermute.cuh``.
+"""The host's side of ``include/fp8gemm/kernels/route_tokens.cuh``, ``route_and_quantize.cuh``, ``copy_to_rows.cuh`` and
+``unpermute.cuh``.
 
 Operands reach this module checked (see `fp8gemm.products.routing`).
 """
@@ -7,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fp8gemm.driver.arguments import Arguments, CopyParams, RouteParams, UnpermuteParams
+from fp8gemm.driver.arguments import Arguments, CopyParams, RouteAndQuantizeParams, RouteParams, UnpermuteParams
 from fp8gemm.driver.launch import BoundLaunch, LaunchConfig
 from fp8gemm.jit.kernel import load
 from fp8gemm.jit.request import KernelRequest
+from fp8gemm.kernels.quantize import ctas_to_rows, fill_to_rows
 from fp8gemm.tuning.grouped_problem import MAX_GROUPS
 from fp8gemm.tuning.problem import InputType
 
@@ -61,6 +63,28 @@ def chunks_of(count: int) -> int:
     return max(-(-count // CHUNK), 1)
 
 
+def route_and_quantize_request(dtype: InputType) -> KernelRequest:
+    """What finds the rows of few tokens of a type, and quantises these there."""
+    return KernelRequest(
+        label=f"route-and-quantize-{dtype.value}",
+        header="fp8gemm/kernels/route_and_quantize.cuh",
+        family="RouteAndQuantize",
+        config=(
+            ("input", dtype),
+            ("threads", _ROUTE_THREADS),
+            ("warps", _ROUTE_THREADS // _WARP),
+            ("items", 1),
+            ("max_groups", MAX_GROUPS),
+        ),
+    )
+
+
+def are_few(expert_ids: Tensor, num_experts: int) -> bool:
+    """Whether one launch may route tokens and quantise them: each warp looks at all indices for each of its token's."""
+    count, top_k = expert_ids.numel(), expert_ids.shape[1]
+    return 0 < count <= _ROUTE_THREADS and top_k <= _WARP and num_experts <= MAX_GROUPS
+
+
 class RoutingKernel:
     """A kernel of routing, loaded on one GPU and ready to launch; threads may share it.
 
@@ -105,13 +129,32 @@ class RoutingKernel:
             stream: the CUstream.
         """
         arguments = Arguments(RouteParams)
+        _fill_route(arguments.params, ids, routes, counts, first_expert)
+        return BoundLaunch(self._launch, arguments, stream, arguments.params.chunks)
+
+    def bind_route_and_quantize(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        routes: tuple[Tensor, Tensor, Tensor],
+        copies: tuple[Tensor, Tensor],
+        first_expert: int,
+        *,
+        stream: int,
+    ) -> BoundLaunch:
+        """The launch of a `route_and_quantize_request`, likewise.
+
+        Args:
+            x: (T, K), its rows on 16-byte boundaries.
+            ids, routes, first_expert: as in `bind_route`, of indices that `are_few`.
+            copies: codes (T * top_k, K) e4m3, contiguous, and scales (T * top_k, ceil(K/128)) float32, MN-major.
+            stream: the CUstream.
+        """
+        arguments = Arguments(RouteAndQuantizeParams)
         params = arguments.params
-        offsets, rows, kept = routes
-        params.ids, params.counts = ids.data_ptr(), 0 if counts is None else counts.data_ptr()
-        params.offsets, params.rows, params.kept = offsets.data_ptr(), rows.data_ptr(), kept.data_ptr()
-        params.first_expert, params.count, params.groups = first_expert, ids.numel(), offsets.shape[0] - 1
-        params.wide, params.chunks = ids.element_size() == 8, chunks_of(ids.numel())
-        return BoundLaunch(self._launch, arguments, stream, params.chunks)
+        fill_to_rows(params.quantize, x, *copies, ids.shape[1])
+        _fill_route(params.route, ids, routes, None, first_expert)
+        return BoundLaunch(self._launch, arguments, stream, 1 + ctas_to_rows(*x.shape, warps=_ROUTE_THREADS // _WARP))
 
     def bind_copy(
         self,
@@ -171,6 +214,20 @@ class RoutingKernel:
         (params.tokens, params.n), params.top_k = out.shape, rows.shape[1]
         warps = params.tokens * -(-params.n // (_WARP * VECTOR))
         return BoundLaunch(self._launch, arguments, stream, -(-warps // _WARPS))
+
+
+def _fill_route(
+    params: RouteParams,
+    ids: Tensor,
+    routes: tuple[Tensor, Tensor, Tensor],
+    counts: Tensor | None,
+    first_expert: int,
+) -> None:
+    offsets, rows, kept = routes
+    params.ids, params.counts = ids.data_ptr(), 0 if counts is None else counts.data_ptr()
+    params.offsets, params.rows, params.kept = offsets.data_ptr(), rows.data_ptr(), kept.data_ptr()
+    params.first_expert, params.count, params.groups = first_expert, ids.numel(), offsets.shape[0] - 1
+    params.wide, params.chunks = ids.element_size() == 8, chunks_of(ids.numel())
 
 
 def threads_of(request: KernelRequest) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fp8gemm.nn.experts_shape import WithScales
-from fp8gemm.products.grouped import gemm_grouped, gemm_masked
+from fp8gemm.products.grouped import gemm_grouped, gemm_grouped_again, gemm_masked, gemm_masked_again
 from fp8gemm.products.operands import contiguous_rows
 from fp8gemm.products.quantize import quantize_silu_mul
 from fp8gemm.routing import Permutation, permute, quantize_permuted, unpermute
@@ -77,11 +77,11 @@ def of_sorted(
         codes, scales = (each[0] for each in quantize_silu_mul(between[None], counts=offsets[-1:]))
     else:
         codes, scales = quantize_silu_mul(between)
-    return gemm_grouped(codes, scales, *down, offsets=offsets, **options)
+    return gemm_grouped_again(codes, scales, *down, offsets=offsets, **options)
 
 
 def of_masked(codes: Tensor, scales: Tensor, counts: Tensor, of: Weights, options: dict[str, Any]) -> Tensor:
     """The same for the rows that each expert has room for, of which it has so many."""
     gate_up, down = of
     between = gemm_masked(codes, scales, *gate_up, counts, **options)
-    return gemm_masked(*quantize_silu_mul(between, counts=counts), *down, counts, **options)
+    return gemm_masked_again(*quantize_silu_mul(between, counts=counts), *down, counts, **options)

@@ -42,7 +42,8 @@ SCHEMAS = (
     "gemm_k_grouped_out(Tensor a, Tensor scales_a, Tensor b, Tensor scales_b, Tensor offsets, Tensor? c, *, "
     "Tensor(a!) out) -> ()",
     "route(Tensor expert_ids, SymInt num_experts, SymInt first_expert) -> (Tensor, Tensor, Tensor)",
-    "quantize_to_rows(Tensor x, Tensor rows, Tensor offsets) -> (Tensor, Tensor)",
+    "quantize_permuted(Tensor x, Tensor expert_ids, SymInt num_experts, SymInt first_expert) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
     "copy_to_rows(Tensor codes, Tensor scales, Tensor rows, Tensor offsets) -> (Tensor, Tensor)",
     "unpermute(Tensor y, Tensor rows, Tensor kept, Tensor weights) -> Tensor",
 )

@@ -179,12 +179,13 @@ def _route(expert_ids: Tensor, num_experts: int, first_expert: int) -> tuple[Ten
     return offsets, expert_ids.new_empty(shape, dtype=torch.int64), expert_ids.new_empty(shape, dtype=torch.bool)
 
 
-def _quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize_permuted(
+    x: Tensor, expert_ids: Tensor, num_experts: int, first_expert: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     check_matrix("x", x, shape="(T, K)")
-    check_routes(rows, x.shape[0])
-    check_offsets_of_routes(offsets)
-    check_devices(x.device, rows=rows, offsets=offsets)
-    return _of_rows(x, rows)
+    check_ids(expert_ids, num_experts, first_expert, x.shape[0])
+    check_devices(x.device, expert_ids=expert_ids)
+    return *_of_rows(x, expert_ids), *_route(expert_ids, num_experts, first_expert)
 
 
 def _copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,7 +212,7 @@ _ALL: tuple[Callable[..., Any], ...] = (
     *(_gemm, _gemm_out, _gemm_grouped, _gemm_grouped_out, _gemm_masked, _gemm_masked_out),
     *(_gemm_k_grouped, _gemm_k_grouped_out, _quantize_activation, _quantize_activation_out),
     *(_quantize_weight, _quantize_with_transpose, _quantize_silu_mul, _quantize_rms_norm, _quantize_add_rms_norm),
-    *(_route, _quantize_to_rows, _copy_to_rows, _unpermute),
+    *(_route, _quantize_permuted, _copy_to_rows, _unpermute),
 )
 FAKES = {fake.__name__.removeprefix("_"): fake for fake in _ALL}
 """By the operator's name."""

@@ -126,11 +126,11 @@ def _route(*args: Any) -> list[Rule]:
     return [_placed([_WHOLE] * 3, [_WHOLE], args)]
 
 
-def _quantize_to_rows(*args: Any) -> list[Rule]:
+def _quantize_permuted(*args: Any) -> list[Rule]:
     x, *_ = args
-    rules = [_placed([_WHOLE] * 2, [_WHOLE] * 3, args)]
+    rules = [_placed([_WHOLE] * 5, [_WHOLE] * 2, args)]
     if _divides(x.shape[1], x):
-        rules.append(_placed([_COLUMNS] * 2, [_COLUMNS, _WHOLE, _WHOLE], args))
+        rules.append(_placed([_COLUMNS, _COLUMNS, _WHOLE, _WHOLE, _WHOLE], [_COLUMNS, _WHOLE], args))
     return rules
 
 
@@ -150,7 +150,7 @@ def _unpermute(*args: Any) -> list[Rule]:
 _ALL: tuple[Callable[..., list[Rule]], ...] = (
     *(_gemm, _gemm_grouped, _gemm_masked, _gemm_k_grouped, _quantize_activation, _quantize_silu_mul),
     *(_quantize_weight, _quantize_with_transpose, _quantize_rms_norm, _quantize_add_rms_norm),
-    *(_route, _quantize_to_rows, _copy_to_rows, _unpermute),
+    *(_route, _quantize_permuted, _copy_to_rows, _unpermute),
 )
 
 for _rules in _ALL:

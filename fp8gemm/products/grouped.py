@@ -6,6 +6,8 @@ replayed with other groups; the host never waits for it. Sizes of groups are any
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -115,6 +117,34 @@ def gemm_masked(
         return product
     torch.ops.fp8gemm.gemm_masked_out(*operands[:-1], expected_m, batch_invariant, out=out)
     return out
+
+
+def gemm_grouped_again(
+    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, *, offsets: Tensor, **options: Any
+) -> Tensor:
+    """`gemm_grouped` behind another one of the same groups, with quantisers of ours between them: experts' second.
+
+    Its kernel may ask for the weight while the quantiser runs. ``b``, ``scales_b`` and ``offsets`` are there by then:
+    it starts when each CTA of the quantiser has started, these start when each CTA of the product before has waited for
+    what was ahead of that, and nothing has written them since. Where calls are traced, others may come between them,
+    and it is `gemm_grouped`.
+    """
+    operands = a, scales_a, b, scales_b, None, offsets, None
+    if goes_to_operator("a scales_a b scales_b indices? offsets? out?", *operands):
+        return gemm_grouped(a, scales_a, b, scales_b, offsets=offsets, **options)
+    given = options["out_dtype"], options["expected_m"], options["batch_invariant"]
+    return multiply_grouped(operands, given, again=True)
+
+
+def gemm_masked_again(
+    a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, counts: Tensor, **options: Any
+) -> Tensor:
+    """`gemm_masked` behind another one of the same groups, as `gemm_grouped_again`."""
+    operands = a, scales_a, b, scales_b, counts, None
+    if goes_to_operator("a scales_a b scales_b counts out?", *operands):
+        return gemm_masked(a, scales_a, b, scales_b, counts, **options)
+    given = options["out_dtype"], options["expected_m"], options["batch_invariant"]
+    return multiply_masked(operands, given, again=True)
 
 
 def gemm_k_grouped(

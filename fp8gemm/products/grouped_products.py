@@ -35,11 +35,11 @@ ColumnsOperands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, T
 """a, scales_a, b, scales_b, offsets, c, out."""
 
 
-def multiply_grouped(operands: RowsOperands, options: Options) -> Tensor:
-    """`fp8gemm.gemm_grouped` from its checks on."""
+def multiply_grouped(operands: RowsOperands, options: Options, *, again: bool = False) -> Tensor:
+    """`fp8gemm.gemm_grouped` from its checks on, or `fp8gemm.products.grouped.gemm_grouped_again`."""
     a, scales_a, b, scales_b, indices, offsets, out = operands
     out_dtype, expected_m, batch_invariant = options
-    key = _key((*options, type(expected_m)), *operands)
+    key = _key((*options, type(expected_m), again), *operands)
     done, made = _grouped.repeat(key, out)
     if done is not None:
         return done
@@ -74,18 +74,20 @@ def multiply_grouped(operands: RowsOperands, options: Options) -> Tensor:
     ranges = _int32(offsets)
     begins, ends = _addresses(ranges, groups)
     read_a = layout.tma_scales(scales_a) if kernel.reads_scales_by_tma else scales_a
-    of_all = GroupedOperands(a, read_a, b.flatten(0, 1), scales_b, out, begins, ends, m, m * n * k)
+    of_all = GroupedOperands(
+        a, read_a, b.flatten(0, 1), scales_b, out, begins, ends, m, m * n * k, again and ranges is offsets
+    )
     bound = _launch(kernel, of_all)
     if read_a is scales_a and ranges is offsets:
         _grouped.keep(key, out, bound, given=given)
     return out
 
 
-def multiply_masked(operands: MaskedOperands, options: Options) -> Tensor:
-    """`fp8gemm.gemm_masked` from its checks on."""
+def multiply_masked(operands: MaskedOperands, options: Options, *, again: bool = False) -> Tensor:
+    """`fp8gemm.gemm_masked` from its checks on, or `fp8gemm.products.grouped.gemm_masked_again`."""
     a, scales_a, b, scales_b, counts, out = operands
     out_dtype, expected_m, batch_invariant = options
-    key = _key((*options, type(expected_m)), *operands)
+    key = _key((*options, type(expected_m), again), *operands)
     done, made = _masked.repeat(key, out)
     if done is not None:
         return done
@@ -122,6 +124,7 @@ def multiply_masked(operands: MaskedOperands, options: Options) -> Tensor:
         read_counts.data_ptr(),
         max_m,
         groups * rows * n * k,
+        again and read_counts is counts,
     )
     bound = _launch(kernel, of_all)
     if read_a.data_ptr() == scales_a.data_ptr() and read_counts is counts:

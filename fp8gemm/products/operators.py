@@ -100,7 +100,7 @@ register(
             x, residual, weight, eps
         ),
         "route": lambda *args: _routing().direct_route(*args),
-        "quantize_to_rows": lambda *args: _routing().direct_quantize_to_rows(*args),
+        "quantize_permuted": lambda *args: _routing().direct_quantize_permuted(*args),
         "copy_to_rows": lambda *args: _routing().direct_copy_to_rows(*args),
         "unpermute": lambda *args: _routing().direct_unpermute(*args),
     }

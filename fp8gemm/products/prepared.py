@@ -14,7 +14,13 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.loaded import device_chip, kernel_for, quantizer_for, routing_kernel_for
 from fp8gemm.kernels.quantize import ROWS_OF_WARP, QuantizeSource, quantizer_to_rows
-from fp8gemm.kernels.routing import COPY_TO_ROWS, COUNT_ROUTES, ROUTE_TOKENS, unpermute_request
+from fp8gemm.kernels.routing import (
+    COPY_TO_ROWS,
+    COUNT_ROUTES,
+    ROUTE_TOKENS,
+    route_and_quantize_request,
+    unpermute_request,
+)
 from fp8gemm.products.quantizers import masked_quantizer, rows_quantizer
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import grouped_problem
@@ -51,7 +57,8 @@ def prepare_experts(
         quantizers += [rows_quantizer(QuantizeSource.PLAIN, dtype, rows) for rows in ROWS_OF_WARP]
     else:
         quantizers += [rows_quantizer(QuantizeSource.SILU_MUL, dtype, rows) for rows in ROWS_OF_WARP]
-    routing = [ROUTE_TOKENS, COUNT_ROUTES, unpermute_request(INPUTS[dtype]), *([COPY_TO_ROWS] if some else [])]
+    routing = [ROUTE_TOKENS, COUNT_ROUTES, route_and_quantize_request(INPUTS[dtype]), unpermute_request(INPUTS[dtype])]
+    routing += [COPY_TO_ROWS] if some else []
     if in_force.jit == "compile":
         # All at once, because NVRTC compiles in parallel; those in the cache cost next to nothing.
         products = dict.fromkeys(kernel_request(*choice) for choice in choices)

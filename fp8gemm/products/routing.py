@@ -34,7 +34,9 @@ from fp8gemm.kernels.routing import (
     COUNT_ROUTES,
     ROUTE_TOKENS,
     VECTOR,
+    are_few,
     chunks_of,
+    route_and_quantize_request,
     unpermute_request,
 )
 from fp8gemm.products.operands import uses_reference
@@ -60,24 +62,29 @@ def route(expert_ids: Tensor, num_experts: int, first_expert: int = 0) -> Routes
     return direct_route(expert_ids, num_experts, first_expert)
 
 
-def quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_permuted(
+    x: Tensor, expert_ids: Tensor, num_experts: int, first_expert: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The codes and MN-major scales of `fp8gemm.quantize_activation`, of each token in each of its rows.
 
     Args:
         x: (T, K) as in `fp8gemm.quantize_activation`.
-        rows, offsets: of `route`.
+        expert_ids, num_experts, first_expert: as in `fp8gemm.routing.permute`.
 
     Returns:
-        Codes (T * top_k, K) float8_e4m3fn, contiguous, and scales (T * top_k, ceil(K/128)) float32, MN-major. Rows of
-        no group, ``offsets[-1]`` and behind, hold anything.
+        Codes (T * top_k, K) float8_e4m3fn, contiguous; scales (T * top_k, ceil(K/128)) float32, MN-major, in both of
+        which rows of no group, ``offsets[-1]`` and behind, hold anything; and offsets, rows and kept, as of `route`.
 
     Raises:
         InputError: a tensor is not as described.
     """
-    if goes_to_operator("x rows offsets", x, rows, offsets):
-        traced: tuple[Tensor, Tensor] = torch.ops.fp8gemm.quantize_to_rows(x, rows, offsets)
+    if goes_to_operator("x expert_ids", x, expert_ids):
+        check_ids(expert_ids, num_experts, first_expert)  # of what is no integer an operator says less
+        traced: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = torch.ops.fp8gemm.quantize_permuted(
+            x, expert_ids, num_experts, first_expert
+        )
         return traced
-    return direct_quantize_to_rows(x, rows, offsets)
+    return direct_quantize_permuted(x, expert_ids, num_experts, first_expert)
 
 
 def copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +95,7 @@ def copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor) -
         rows, offsets: of `route`.
 
     Returns:
-        As `quantize_to_rows`: rows of no group hold anything.
+        As the codes and scales of `quantize_permuted`: rows of no group hold anything.
 
     Raises:
         InputError: a tensor is not as described.
@@ -124,11 +131,8 @@ def direct_route(expert_ids: Tensor, num_experts: int, first_expert: int) -> Rou
     memory.check_addresses(expert_ids=expert_ids)
     if uses_reference(expert_ids) or num_experts > MAX_GROUPS:
         return reference.route(expert_ids, num_experts, first_expert)
-    device, shape = expert_ids.device, expert_ids.shape
-    offsets = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
-    rows = torch.empty(shape, dtype=torch.int64, device=device)
-    kept = torch.empty(shape, dtype=torch.bool, device=device)
-    routes, ids, chunks = (offsets, rows, kept), expert_ids.contiguous(), chunks_of(expert_ids.numel())
+    device = expert_ids.device
+    routes, ids, chunks = _empty_routes(expert_ids, num_experts), expert_ids.contiguous(), chunks_of(expert_ids.numel())
     counts = None if chunks == 1 else torch.empty((chunks, num_experts + 1), dtype=torch.int32, device=device)
     requests = (ROUTE_TOKENS,) if counts is None else (COUNT_ROUTES, ROUTE_TOKENS)
     kernels = [routing_kernel_for(request, device.index) for request in requests]
@@ -138,23 +142,31 @@ def direct_route(expert_ids: Tensor, num_experts: int, first_expert: int) -> Rou
     return routes
 
 
-def direct_quantize_to_rows(x: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """`quantize_to_rows`."""
+def direct_quantize_permuted(
+    x: Tensor, expert_ids: Tensor, num_experts: int, first_expert: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`quantize_permuted`: one launch of few tokens."""
     check_matrix("x", x, shape="(T, K)")
-    check_routes(rows, x.shape[0])
-    check_offsets_of_routes(offsets)
-    check_devices(x.device, rows=rows, offsets=offsets)
-    memory.check_addresses(x=x, rows=rows, offsets=offsets)
+    check_ids(expert_ids, num_experts, first_expert, x.shape[0])
+    check_devices(x.device, expert_ids=expert_ids)
+    memory.check_addresses(x=x, expert_ids=expert_ids)
     if uses_reference(x):
-        return reference.quantize_to_rows(x, rows)
-    codes, scales = empty_rows(rows.numel(), x.shape[1], rows.device)
-    if rows.numel():
-        index = x.device.index
-        kernel = quantizer_for(_quantizer(x.dtype), index)
+        routes = reference.route(expert_ids, num_experts, first_expert)
+        return *reference.quantize_to_rows(x, routes[1]), *routes
+    is_one = are_few(expert_ids, num_experts)
+    routes = _empty_routes(expert_ids, num_experts) if is_one else direct_route(expert_ids, num_experts, first_expert)
+    codes, scales = empty_rows(expert_ids.numel(), x.shape[1], x.device)
+    index = x.device.index
+    if is_one:
+        one = routing_kernel_for(_routing_too(x.dtype), index)
+        given = aligned(x), expert_ids.contiguous(), routes, (codes, scales), first_expert
         with on_device(index):
-            stream = current_stream(index)
-            kernel.bind_to_rows(aligned(x), codes, scales, rows.contiguous(), offsets, stream=stream)()
-    return codes, scales
+            one.bind_route_and_quantize(*given, stream=current_stream(index))()
+    elif expert_ids.numel():
+        kernel, (offsets, rows, _) = quantizer_for(_quantizer(x.dtype), index), routes
+        with on_device(index):
+            kernel.bind_to_rows(aligned(x), codes, scales, rows, offsets, stream=current_stream(index))()
+    return codes, scales, *routes
 
 
 def direct_copy_to_rows(codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,6 +227,13 @@ def unpermute_into(y: Tensor, rows: Tensor, kept: Tensor, weights: Tensor, out: 
             kernel.bind_unpermute(*given, stream=current_stream(index))()
 
 
+def _empty_routes(expert_ids: Tensor, num_experts: int) -> Routes:
+    device, shape = expert_ids.device, expert_ids.shape
+    offsets = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
+    rows = torch.empty(shape, dtype=torch.int64, device=device)
+    return offsets, rows, torch.empty(shape, dtype=torch.bool, device=device)
+
+
 def empty_rows(count: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Memory for codes and MN-major scales of so many rows."""
     codes = torch.empty((count, k), dtype=torch.float8_e4m3fn, device=device)
@@ -224,6 +243,11 @@ def empty_rows(count: int, k: int, device: torch.device) -> tuple[Tensor, Tensor
 @lru_cache(maxsize=8)
 def _quantizer(dtype: torch.dtype) -> Quantizer:
     return quantizer_to_rows(INPUTS[dtype])
+
+
+@lru_cache(maxsize=8)
+def _routing_too(dtype: torch.dtype) -> KernelRequest:
+    return route_and_quantize_request(INPUTS[dtype])
 
 
 @lru_cache(maxsize=8)

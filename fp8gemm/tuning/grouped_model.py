@@ -47,6 +47,9 @@ _TURN_US = 1.5
 """Products of scales ahead of a tile, sums and output behind it."""
 _TOKEN_US = 0.0003
 """Loading a token of a K block, whether it exists or not. By measurement, these four (H200, 2026-11-22)."""
+_NEIGHBOURS_SHARE = 1.02
+"""How fast weights are read whose stages have K blocks that are neighbours, of how fast they are read else: 8, 32 and
+128 groups of one row, 4096x7168 and 7168x2048 (H200, 2026-11-27)."""
 
 
 def predicted_us(problem: GroupedProblem, config: Config, chip: Chip) -> float:
@@ -96,6 +99,8 @@ def swapped_us(problem: GroupedProblem, config: SwapAbConfig, chip: Chip) -> flo
     step = step_cycles(config, at_once, constants)
     bytes_of_sm = of_sm * steps * config.stage_bytes
     dram_rate = chip.dram_bytes_per_us * constants.dram_share
+    if config.blocks_per_stage > 1:
+        dram_rate *= _NEIGHBOURS_SHARE
     dram = problem.groups * (one.weight_bytes + problem.m * one.row_bytes) / dram_rate
     l2 = bytes_of_sm / constants.l2_bytes_per_us
     ring = bytes_of_sm * constants.ring_latency_us / (at_once * config.stages * config.stage_bytes)

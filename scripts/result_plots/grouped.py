@@ -8,8 +8,9 @@ from typing import Any
 
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, LAYER, MASKED
 from fp8gemm.lab.bench.grouped_layer import IN_BF16, OURS
+from fp8gemm.lab.bench.grouped_operands import FLOOR
 from fp8gemm.lab.bench.grouped_peers import BF16, DEEP_GEMM
-from fp8gemm.lab.bench.grouped_products import DENSE, FLOOR, IN_MASK, OFFSETS
+from fp8gemm.lab.bench.grouped_products import DENSE, IN_MASK, OFFSETS
 from fp8gemm.lab.pyplot import load_pyplot
 from result_plots import canvas
 

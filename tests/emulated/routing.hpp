@@ -34,6 +34,14 @@ inline uint32_t __match_any_sync(uint32_t, uint32_t value) {
     }
     return same;
 }
+inline uint32_t __ballot_sync(uint32_t, bool condition) {
+    const auto values = emulated::exchanged(condition);
+    uint32_t votes = 0;
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+        votes |= values[lane] << lane;
+    }
+    return votes;
+}
 inline uint32_t __popc(uint32_t bits) {
     return static_cast<uint32_t>(__builtin_popcount(bits));
 }

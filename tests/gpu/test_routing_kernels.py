@@ -79,7 +79,7 @@ def test_equal_ids_give_equal_rows_every_time(generator):
 @every_dtype
 @pytest.mark.parametrize("k", [16, 144, 2048, 7168])
 def test_tokens_are_quantised_into_their_rows(k, dtype, generator):
-    for tokens, top_k in ((1, 8), (33, 3), (300, 8), (5, 70)):
+    for tokens, top_k in ((1, 8), (33, 3), (32, 8), (8, 32), (256, 1), (33, 8), (300, 8), (5, 70)):
         wide = torch.full((tokens + 1, k + 32), math.nan, dtype=dtype, device=generator.device)
         x = wide[:-1, 16:-16].copy_(normal(tokens, k, generator=generator))
         ids = drawn(tokens, top_k, 32, generator)
@@ -202,7 +202,7 @@ def test_one_compiled_graph_has_the_same_bits(device, generator):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("tokens", [8, 700])
+@pytest.mark.parametrize("tokens", [8, 64, 700])
 def test_what_was_written_just_before_is_what_is_read(tokens, device, generator):
     """Tokens and what is summed come out of products right ahead, and ids and weights out of kernels of torch's."""
     a = fp8gemm.quantize_activation(normal(8 * tokens, 2048, generator=generator).bfloat16())

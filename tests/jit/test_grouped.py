@@ -181,7 +181,25 @@ def test_nothing_lives_in_local_memory(kernels: list[Kernel]) -> None:
 def test_every_thread_waits_for_the_grid_ahead_once_and_the_next_is_let_in(kernels: list[Kernel]) -> None:
     """All of them read the table of groups."""
     for kernel in kernels:
-        assert kernel.count("ACQBULK") == 1 and kernel.count("PREEXIT") == 1, kernel.label
+        if not kernel.swaps:
+            assert kernel.count("ACQBULK") == 1 and kernel.count("PREEXIT") == 1, kernel.label
+
+
+def test_of_few_rows_no_more_than_groups_and_weights_are_read_ahead_of_the_grid_ahead(kernels: list[Kernel]) -> None:
+    """Where they are static: all threads wait, or none; then the consumers do, and the loader behind its first weights,
+    which have an L2 policy. It lets the next kernel in behind all loads."""
+    for kernel in kernels:
+        if kernel.swaps:
+            found = find(kernel.instructions, r"ACQBULK|PREEXIT|UTMALDG|LDG|STG|BAR\.SYNC")
+            _, consumers, loader = (i for i, text in enumerate(found) if text.startswith("ACQBULK"))
+            ahead = [text for text in found[:consumers] if not text.startswith(("ACQBULK", "BAR"))]
+            assert ahead and all(text.startswith("LDG.E.STRONG.SYS") for text in ahead), kernel.label
+            loads = [i for i, text in enumerate(found) if text.startswith("UTMALDG")]
+            weights = [i for i in loads if "desc" in found[i]]
+            assert weights[0] < loader and set(loads) - set(weights) and loads[0] > consumers, kernel.label
+            assert all(i > loader for i in loads if i not in weights), kernel.label
+            (let_in,) = (i for i, text in enumerate(found) if text.startswith("PREEXIT"))
+            assert let_in > max(loads), kernel.label
 
 
 def test_the_kernel_that_finds_ranges_uses_nothing_but_registers(cache: Path) -> None:

@@ -14,7 +14,14 @@ from fp8gemm.jit import headers
 from fp8gemm.jit.artifact import Artifact
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.quantize import quantizer_to_rows
-from fp8gemm.kernels.routing import COPY_TO_ROWS, COUNT_ROUTES, ROUTE_TOKENS, threads_of, unpermute_request
+from fp8gemm.kernels.routing import (
+    COPY_TO_ROWS,
+    COUNT_ROUTES,
+    ROUTE_TOKENS,
+    route_and_quantize_request,
+    threads_of,
+    unpermute_request,
+)
 from fp8gemm.tuning.problem import InputType
 from tests.jit.nvrtcs import compile_with, libraries
 from tests.jit.sass import what_is_done
@@ -68,7 +75,8 @@ def test_the_next_kernel_fits_beside_them(built: list[Artifact]) -> None:
 def test_dependents_start_first_and_the_grids_before_are_awaited_before_any_device_memory(listed: Listed) -> None:
     for label, instructions in listed.items():
         found = [text.split()[0] for text in instructions]
-        assert found.count("PREEXIT") == found.count("ACQBULK") == 1, label
+        roles = 2 if label.startswith("route-and-quantize") else 1
+        assert found.count("PREEXIT") == 1 and found.count("ACQBULK") == roles, label
         first = min(i for i, opcode in enumerate(found) if opcode.startswith(("LDG", "STG", "EXIT")))
         assert found.index("PREEXIT") < found.index("ACQBULK") < first, label
 
@@ -117,6 +125,21 @@ def test_a_token_is_read_once_and_quantised_once(dtype: InputType, listed: Liste
     assert len(opcodes(instructions, r"SHFL\.BFLY")) == 4
     stores = opcodes(instructions, r"STG")
     assert set(stores) == {"STG.E.64", "STG.E"} and stores.count("STG.E.64") == stores.count("STG.E")
+
+
+@pytest.mark.parametrize("dtype", InputType, ids=lambda dtype: dtype.value)
+def test_few_tokens_are_read_beside_all_ids(dtype: InputType, listed: Listed) -> None:
+    """Of a warp's ids, which are 8 for each lane, and of its token all is asked for before any of it is used."""
+    request = route_and_quantize_request(dtype)
+    instructions, own = listed[request.label], listed[quantizer_to_rows(dtype).request.label]
+    assert opcodes(instructions, r"LDG\.E\.128") == ["LDG.E.128"] * WIDTHS[dtype]
+    for pattern in (r"F2FP\.SATFINITE\.E4M3", r"SHFL\.BFLY"):
+        assert len(opcodes(instructions, pattern)) == len(opcodes(own, pattern)), pattern
+    assert len(opcodes(instructions, r"BAR\.SYNC")) == 3 and len(opcodes(instructions, r"MATCH\.ANY")) == 1
+    found = [text.split()[0] for text in instructions]
+    waited = found.index("ACQBULK")
+    until = next(i for i, opcode in enumerate(found) if i > waited and opcode.startswith(("BRA", "SHFL.BFLY")))
+    assert sum(opcode.startswith("LDG") for opcode in found[waited:until]) == 2 * (8 + 1) + WIDTHS[dtype]
 
 
 def test_codes_are_copied_16_at_a_time(listed: Listed) -> None:

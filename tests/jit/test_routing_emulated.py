@@ -11,13 +11,21 @@ from torch import Tensor
 
 from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.kernels.quantize import quantizer_to_rows
-from fp8gemm.kernels.routing import CHUNK, COPY_TO_ROWS, COUNT_ROUTES, ROUTE_TOKENS, unpermute_request
+from fp8gemm.kernels.routing import (
+    CHUNK,
+    COPY_TO_ROWS,
+    COUNT_ROUTES,
+    ROUTE_TOKENS,
+    are_few,
+    route_and_quantize_request,
+    unpermute_request,
+)
 from fp8gemm.reference import quantize_rows
 from fp8gemm.reference import routing as reference
 from fp8gemm.scales import to_mn_major
 from tests.calls import same_bits
 from tests.emulated.routing import Run, emulated_routing
-from tests.routed import E4M3, drawn, is_copied, is_quantized, is_routed, is_summed
+from tests.routed import E4M3, drawn, is_copied, is_quantized, is_routed, is_routed_and_quantized, is_summed
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +33,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     wanted = {"count": COUNT_ROUTES, "route": ROUTE_TOKENS, "copy": COPY_TO_ROWS}
     of_dtypes = {f"unpermute {dtype}": unpermute_request(kind) for dtype, kind in INPUTS.items()}
     quantizers = {f"quantize {dtype}": quantizer_to_rows(kind) for dtype, kind in INPUTS.items()}
-    every = {**wanted, **of_dtypes, **quantizers}
+    both = {f"route and quantize {dtype}": route_and_quantize_request(kind) for dtype, kind in INPUTS.items()}
+    every = {**wanted, **of_dtypes, **quantizers, **both}
     return dict(zip(every, emulated_routing(list(every.values()), tmp_path_factory.mktemp("routing")), strict=True))
 
 
@@ -91,6 +100,45 @@ def test_tokens_may_be_any_pitch_apart_and_nothing_but_them_is_read(kernels: dic
     storage = torch.full((9, 192), math.nan).bfloat16()
     x = storage[:7, 16:160].copy_(torch.randn(7, 144))
     assert is_quantized(kernels, x, drawn(7, 2, 4, 1), 4)
+
+
+# Both at once.
+
+
+@pytest.mark.parametrize("dtype", INPUTS)
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "k"), [(1, 8, 272), (7, 3, 16), (5, 1, 400), (8, 32, 144), (32, 8, 128), (256, 1, 16)]
+)
+def test_few_tokens_are_routed_and_quantised_at_once(
+    kernels: dict[str, Run], tokens: int, top_k: int, k: int, dtype: torch.dtype
+) -> None:
+    x = torch.randn(tokens, k, generator=torch.Generator().manual_seed(k)).to(dtype)
+    for groups, ids_dtype in ((1, torch.int32), (4, torch.int64), (256, torch.int64), (1024, torch.int32)):
+        ids = drawn(tokens, top_k, groups, k, ids_dtype)
+        assert are_few(ids, groups) and is_routed_and_quantized(kernels, x, ids, groups), groups
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_once_whoever_comes_first(kernels: dict[str, Run], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tokens, top_k, groups = (int(torch.randint(1, most, (), generator=generator)) for most in (30, 9, 400))
+    x = torch.full((tokens + 1, 192), math.nan).bfloat16()[:tokens, 16:160].copy_(torch.randn(tokens, 144))
+    assert is_routed_and_quantized(kernels, x, drawn(tokens, top_k, groups, seed), groups, seed)
+
+
+@pytest.mark.parametrize("only", [-1, 3, 4, 7, 8, 2**31 - 1])
+def test_at_once_all_tokens_to_one_expert(kernels: dict[str, Run], only: int) -> None:
+    for tokens, top_k in ((1, 8), (9, 3)):
+        ids = torch.full((tokens, top_k), only)
+        assert is_routed_and_quantized(kernels, torch.randn(tokens, 144).bfloat16(), ids, 5)
+
+
+def test_which_are_few() -> None:
+    def found(tokens: int, top_k: int, groups: int = 256) -> bool:
+        return are_few(torch.zeros(tokens, top_k, dtype=torch.int64), groups)
+
+    assert found(1, 8) and found(32, 8) and found(8, 32) and found(256, 1) and found(1, 1, 1024)
+    assert not (found(33, 8) or found(1, 33) or found(257, 1) or found(0, 8) or found(1, 8, 1025))
 
 
 @pytest.mark.parametrize(("tokens", "top_k", "k"), [(1, 8, 272), (7, 3, 16), (5, 1, 1040), (3, 70, 144), (40, 2, 512)])

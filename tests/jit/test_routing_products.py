@@ -14,7 +14,14 @@ import fp8gemm
 from fp8gemm.checks.dtypes import INPUTS
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.quantize import Quantizer, quantizer_to_rows
-from fp8gemm.kernels.routing import CHUNK, COPY_TO_ROWS, COUNT_ROUTES, ROUTE_TOKENS, unpermute_request
+from fp8gemm.kernels.routing import (
+    CHUNK,
+    COPY_TO_ROWS,
+    COUNT_ROUTES,
+    ROUTE_TOKENS,
+    route_and_quantize_request,
+    unpermute_request,
+)
 from fp8gemm.nn import Fp8Experts
 from fp8gemm.products import routing as products
 from fp8gemm.reference import routing as reference
@@ -33,6 +40,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     wanted: list[KernelRequest | Quantizer] = [ROUTE_TOKENS, COUNT_ROUTES, COPY_TO_ROWS]
     wanted += [unpermute_request(kind) for kind in INPUTS.values()]
     wanted += [quantizer_to_rows(kind) for kind in INPUTS.values()]
+    wanted += [route_and_quantize_request(kind) for kind in INPUTS.values()]
     runs = emulated_routing(wanted, tmp_path_factory.mktemp("products"))
     return {label_of(each): run for each, run in zip(wanted, runs, strict=True)}
 
@@ -83,9 +91,11 @@ def first_rows(codes: Tensor, kept: Tensor) -> Tensor:
     return codes.view(torch.uint8)[: int(kept)]
 
 
+@pytest.mark.parametrize("count", [9, 90])
 @pytest.mark.parametrize("change", ["as it is", "transposed", "int32"])
-def test_tokens_go_to_their_rows_and_come_back(change: str, launched: list[str]) -> None:
-    ids, weights, x = drawn(9, 3, G, 1), torch.randn(9, 3), torch.randn(9, 272).to(BF16)
+def test_tokens_go_to_their_rows_and_come_back(change: str, count: int, launched: list[str]) -> None:
+    """Few are routed and quantised at once."""
+    ids, weights, x = drawn(count, 3, G, 1), torch.randn(count, 3), torch.randn(count, 272).to(BF16)
     if change == "transposed":
         ids, weights = (each.t().contiguous().t() for each in (ids, weights))
     ids = ids.int() if change == "int32" else ids
@@ -99,12 +109,11 @@ def test_tokens_go_to_their_rows_and_come_back(change: str, launched: list[str])
     permuted = permute(*fp8gemm.quantize_activation(x), ids, G, first_expert=3)
     assert torch.equal(first_rows(permuted.codes, kept), first_rows(codes, kept))
     assert torch.equal(permuted.scales[:kept], scales[:kept]) and permuted.scales.stride() == scales.stride()
-    y = torch.randn(27, 40)
+    y = torch.randn(3 * count, 40)
     for given in (weights, weights.double(), weights.to(BF16)):
         assert same_bits(unpermute(y, found.permutation, given), reference.unpermute(y, *expected[1:], given))
-    route = ["route-tokens"]
-    sums = ["unpermute-f32"] * 3
-    assert launched == [*route, "quantize-to-rows-bf16", *route, "copy-to-rows", *sums]
+    quantized = ["route-and-quantize-bf16"] if count == 9 else ["route-tokens", "quantize-to-rows-bf16"]
+    assert launched == [*quantized, "route-tokens", "copy-to-rows", *["unpermute-f32"] * 3]
 
 
 @pytest.mark.parametrize("tokens", [2, 9])
@@ -140,7 +149,7 @@ def test_rows_that_no_thread_can_load_are_copied_first(launched: list[str]) -> N
     y = torch.randn(12, 45)[:, 1:41]
     weights = torch.randn(6, 2)
     assert same_bits(unpermute(y, found.permutation, weights), reference.unpermute(y, *expected[1:], weights))
-    assert launched == ["route-tokens", "quantize-to-rows-bf16", "unpermute-f32"]
+    assert launched == ["route-and-quantize-bf16", "unpermute-f32"]
 
 
 def test_several_chunks_are_counted_first(launched: list[str]) -> None:
@@ -191,6 +200,6 @@ def test_a_whole_block_has_the_bits_that_it_has_by_pytorch(
     experts: Fp8Experts = block(6, 272, 128, generator)
     given = tokens(7, 272, 6, 2, generator)
     found = experts(*given)
-    assert launched == ["route-tokens", "quantize-to-rows-bf16", "unpermute-bf16"]
+    assert launched == ["route-and-quantize-bf16", "unpermute-bf16"]
     monkeypatch.setattr(products, "uses_reference", lambda tensor: True)
-    assert same_bits(found, experts(*given)) and len(launched) == 3
+    assert same_bits(found, experts(*given)) and len(launched) == 2

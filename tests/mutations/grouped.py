@@ -173,6 +173,7 @@ _OUTPUTS = (
     ),
 )
 
+_SECOND_PRODUCT = "tests/gpu/test_experts.py::test_each_call_multiplies_what_was_written_just_before_it[4]"
 _TOKENS = "minimum(tile.end_of_d(params.m) - first_row, Shape::kTokens)"
 _FEW_ROWS = (
     wrong_group(
@@ -214,6 +215,18 @@ _FEW_ROWS = (
         "a warp does not wait for the sums of the other warps, nor until they have read the products of scales",
         Edit(_SHARES, "            ptx::named_barrier_sync(kSharesStored, Shape::kConsumers);\n", ""),
         tests=(REPEATED_FEW,),
+    ),
+    race_of_groups(
+        "swapped-tokens-read-before-they-are-written",
+        "with static weights, the loader does not wait for the grid that may be writing the tokens",
+        Edit(_SWAPPED, "        ptx::wait_for_previous_grids();\n        if (has_tile) {", "        if (has_tile) {"),
+        tests=(_SECOND_PRODUCT,),
+    ),
+    race_of_groups(
+        "swapped-scales-read-before-they-are-written",
+        "with static weights, the consumers do not wait for the grid that may be writing the scales of the tokens",
+        Edit(_SWAPPED, "            ptx::wait_for_previous_grids();\n            multiply(", "            multiply("),
+        tests=(_SECOND_PRODUCT,),
     ),
     race_of_groups(
         "swapped-empty-not-awaited",

@@ -17,7 +17,7 @@ from fp8gemm.kernels.quantize import (
     quantizer_of_rows,
     quantizer_to_rows,
 )
-from fp8gemm.kernels.routing import COPY_TO_ROWS, ROUTE_TOKENS, unpermute_request
+from fp8gemm.kernels.routing import COPY_TO_ROWS, ROUTE_TOKENS, route_and_quantize_request, unpermute_request
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, InputType, OutputType, Problem, Scaling, StoreKind
@@ -151,6 +151,7 @@ SAMPLES = {
     "quantize_add_norm": _norm(residual=True),
     "route_tokens": Sample(ROUTE_TOKENS),
     "quantize_to_rows": Sample(quantizer_to_rows(_INPUT).request),
+    "route_and_quantize": Sample(route_and_quantize_request(_INPUT)),
     "copy_to_rows": Sample(COPY_TO_ROWS),
     "unpermute": Sample(unpermute_request(_INPUT)),
 }

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from tests.mutations.mutant import Edit, Mutant, race
 
-_ROUTE, _TO_ROWS, _COPY, _UNPERMUTE = (
-    f"kernels/{name}.cuh" for name in ("route_tokens", "quantize_to_rows", "copy_to_rows", "unpermute")
+_ROUTE, _TO_ROWS, _AT_ONCE, _COPY, _UNPERMUTE = (
+    f"kernels/{name}.cuh"
+    for name in ("route_tokens", "quantize_to_rows", "route_and_quantize", "copy_to_rows", "unpermute")
 )
 _ON_HOST, _ON_GPU = (f"tests/{path}.py::test_" for path in ("jit/test_routing_emulated", "gpu/test_routing_kernels"))
 _WAIT = "        ptx::wait_for_previous_grids();\n"
-_JUST_BEFORE = (f"{_ON_GPU}what_was_written_just_before_is_what_is_read[8]",)
+_JUST_BEFORE, _AT_ONCE_JUST_BEFORE = (
+    (f"{_ON_GPU}what_was_written_just_before_is_what_is_read[{tokens}]",) for tokens in (64, 8)
+)
 
 _PLACES = tuple(
     Mutant(name, what, (Edit(header, old, new),), (_ON_HOST + test,), gpu=False, sample=sample)
@@ -46,10 +49,19 @@ _PLACES = tuple(
             "quantised-to-rows-of-no-group",
             "rows that nobody reads are written too",
             _TO_ROWS,
-            "inside && row < kept_rows",
-            "inside",
+            "place.inside && row < kept_rows",
+            "place.inside",
             "tokens_may_be_any_pitch_apart_and_nothing_but_them_is_read",
             "quantize_to_rows",
+        ),
+        (
+            "routed-at-once-by-ids-behind",
+            "where few tokens are routed and quantised at once, an equal id that comes later counts too",
+            _AT_ONCE,
+            "group_[step] == group && is_earlier",
+            "group_[step] == group",
+            "at_once_all_tokens_to_one_expert[4]",
+            "route_and_quantize",
         ),
         (
             "copied-to-rows-of-no-group",
@@ -88,9 +100,16 @@ _RACES = (
     race(
         "quantised-to-rows-before-they-are-known",
         "tokens and their rows are read without waiting for the grid that finds these",
-        Edit(_TO_ROWS, f"{_WAIT}        if (token", "        if (token"),
+        Edit(_TO_ROWS, f"{_WAIT}        if (place.token", "        if (place.token"),
         tests=_JUST_BEFORE,
         sample="quantize_to_rows",
+    ),
+    race(
+        "quantised-at-once-before-tokens-are-written",
+        "few tokens are read without waiting for the grid that writes them",
+        Edit(_AT_ONCE, f"{_WAIT}        if (place.token", "        if (place.token"),
+        tests=_AT_ONCE_JUST_BEFORE,
+        sample="route_and_quantize",
     ),
     race(
         "summed-before-products-are-there",

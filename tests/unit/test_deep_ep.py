@@ -51,8 +51,9 @@ def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
             lambda a, scales, *rest, **options: found.append((a, scales)) or product(a, scales, *rest, **options),
         )
 
-    watch("gemm_masked")
-    watch("gemm_grouped")
+    for name in ("gemm_masked", "gemm_grouped"):
+        watch(name)
+        watch(f"{name}_again")
     return found
 
 

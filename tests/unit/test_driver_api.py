@@ -98,7 +98,10 @@ NUMBERS = {
         for name, number in tensor_map.SWIZZLES.items()
     },
     "CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE": tensor_map.NO_INTERLEAVE,
-    "CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B": tensor_map.L2_PROMOTION_256B,
+    **{
+        f"CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched}B": number
+        for fetched, number in tensor_map.L2_PROMOTIONS.items()
+    },
     "CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE": tensor_map.NO_OOB_FILL,
 }
 

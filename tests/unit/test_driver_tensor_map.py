@@ -181,9 +181,10 @@ def test_a_map_of_column_blocks_has_a_dimension_of_them(driver: Driver, destinat
             int(header.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
     ]
-    in_floats = {"dtype": "float32", "block_columns": 32, "columns": 64}
+    in_floats = {"dtype": "float32", "block_columns": 32, "columns": 64, "fetch_bytes": 128}
     tensor_map.encode_column_blocks(destination, **{**BLOCKS, **in_floats})
     assert driver.calls[1][4:6] == ([32, 4096, 2], [8192, 128])
+    assert driver.calls[1][-2] == int(header.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +200,7 @@ def test_a_map_of_column_blocks_has_a_dimension_of_them(driver: Driver, destinat
         ({"box_rows": 257}, ["box_rows", "256", "257"]),
         ({"box_blocks": 0}, ["box_blocks", "got 0"]),
         ({"swizzle": "256B"}, ["swizzle", "128B", "'256B'"]),
+        ({"fetch_bytes": 64}, ["fetch_bytes", "128, 256", "64"]),
     ],
 )
 def test_a_map_of_column_blocks_breaks_no_rule(

@@ -95,7 +95,7 @@ def test_an_operator_is_the_function_of_its_name(sample: str) -> None:
             got, expected = args[1:], fp8gemm.quantize_activation(args[0])
         case "quantize_rms_norm" | "quantize_add_rms_norm" as name:
             expected = getattr(fp8gemm, name)(*args[:-1], eps=args[-1])
-        case "route" | "quantize_to_rows" | "copy_to_rows" | "unpermute" as name:
+        case "route" | "quantize_permuted" | "copy_to_rows" | "unpermute" as name:
             expected = getattr(routing, name)(*args)
             got, expected = (got, expected) if isinstance(got, tuple) else ((got,), (expected,))
         case name:

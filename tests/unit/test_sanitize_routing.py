@@ -29,7 +29,8 @@ def test_every_kernel_of_routing_is_among_them(listed: ModuleType) -> None:
     wanted = {request for dtype in InputType for request in routing_kernels(dtype)}
     assert {each.request for each in listed.ROUTED} == wanted
     quick = [each for index in listed.QUICK if (each := listed.KERNELS[index]) in listed.ROUTED]
-    assert [each.label for each in quick] == ["route-tokens", "count-routes", "quantize-to-rows-bf16", "unpermute-bf16"]
+    of_bf16 = "quantize-to-rows-bf16", "route-and-quantize-bf16", "unpermute-bf16"
+    assert [each.label for each in quick] == ["route-tokens", "count-routes", *of_bf16]
     for each in listed.ROUTED:
         assert each.k % 128 or not each.k, each.label
 
@@ -60,6 +61,12 @@ def test_a_kernel_that_is_not_right_is_told(fault: int, listed: ModuleType, monk
             self, x: Tensor, codes: Tensor, scales: Tensor, rows: Tensor, offsets: Tensor, *, stream: int
         ) -> Callable[[], None]:
             return self.put(reference.quantize_to_rows(x, rows), (codes, scales))
+
+        def bind_route_and_quantize(
+            self, x: Tensor, ids: Tensor, routes: Any, copies: Any, first: int, *, stream: int
+        ) -> Callable[[], None]:
+            self.bind_route(ids, routes, None, first, stream=stream)
+            return self.put(reference.quantize_to_rows(x, routes[1] % ids.numel()), copies)
 
         def put(self, made: Any, copies: Any) -> Callable[[], None]:
             for out, right in zip(copies, made, strict=True):

@@ -207,7 +207,7 @@ def test_weights_of_groups_by_their_sizes() -> None:
     assert shapes_of(asked(*usual, "--layout", "all")) == shapes_of(asked(*usual)) | {("columns", 8, 256, 128)}
     assert shapes_of(asked(*usual, "--layout", "none")) == set()
     quantizers = {"QuantizeMasked", "QuantizeRows", "QuantizeToRows", "QuantizeBlocks", "QuantizeNorm"}
-    routing = {"RouteTokens", "CountRoutes", "CopyToRows", "Unpermute"}
+    routing = {"RouteTokens", "CountRoutes", "RouteAndQuantize", "CopyToRows", "Unpermute"}
     assert {each.family for each in asked(*usual).quantizers} == quantizers | routing
     more = asked(*usual, "--out-dtype", "bfloat16,float32", "--any-strides", "--batch-invariant").gemms["h200"]
     kinds = {(dict(each.config)["output"], dict(each.config)["store"]) for each in more if each != GROUP_RANGES}
@@ -259,7 +259,8 @@ def test_a_models_blocks_of_experts_are_enough_on_no_device_yet() -> None:
     assert {each.label for each in found.quantizers} == {
         *(f"quantize-rows-{source}-f16-r{rows}" for source in ("plain", "silu-mul") for rows in (1, 2, 4)),
         *(f"quantize-masked-{source}-f16" for source in ("plain", "silu-mul")),
-        *("route-tokens", "count-routes", "copy-to-rows", "quantize-to-rows-f16", "unpermute-f16"),
+        *("route-tokens", "count-routes", "copy-to-rows"),
+        *("quantize-to-rows-f16", "route-and-quantize-f16", "unpermute-f16"),
     }
     model = torch.nn.Sequential(torch.nn.Linear(512, 1024, device="meta", dtype=torch.bfloat16), block)
     nn.convert(model)
@@ -282,7 +283,8 @@ def test_a_block_of_experts_asks_for_nothing_else(monkeypatch: pytest.MonkeyPatc
         return call
 
     for grouping, name in ((Grouping.CONTIGUOUS, "gemm_grouped"), (Grouping.MASKED, "gemm_masked")):
-        monkeypatch.setattr(experts_routed, name, noting(grouping, getattr(experts_routed, name)))
+        for each in (name, f"{name}_again"):
+            monkeypatch.setattr(experts_routed, each, noting(grouping, getattr(experts_routed, each)))
     for tokens in (1, 40, 300):
         ids = torch.randint(0, groups, (tokens, 2))
         block(torch.randn(tokens, hidden, dtype=torch.bfloat16), ids, torch.rand(tokens, 2))

@@ -14,7 +14,7 @@ from fp8gemm.lab.bench import grouped_products as products
 from fp8gemm.lab.bench.gates import Gate, Gates
 from fp8gemm.lab.bench.graph import GraphTimer, Rounds
 from fp8gemm.lab.bench.grouped_cases import CONTIGUOUS, DECODE, K_GROUPED, LAYER, MASKED, GroupedCase
-from fp8gemm.lab.bench.grouped_operands import Contender, Work
+from fp8gemm.lab.bench.grouped_operands import FLOOR, Contender, Work
 from fp8gemm.lab.bench.grouped_peers import DEEP_GEMM
 from fp8gemm.lab.bench.report import figure
 from fp8gemm.lab.bench.timing import Schedule, Timings, describe, expected_us, rounded, schedule_sets
@@ -37,20 +37,18 @@ class Part:
         prepare: operands and what is done with them, of a case, on a generator's device, for so large an L2, with
             those of other libraries' that are named.
         ours: those whose time must be there.
-        beside: whose time theirs is divided by, or divides.
     """
 
     prepare: Callable[[GroupedCase, torch.Generator, int, Collection[str]], Work]
     ours: tuple[str, ...]
-    beside: str
 
 
 PARTS: Mapping[str, Part] = {
-    CONTIGUOUS: Part(products.contiguous, (products.OFFSETS, products.INDICES), products.DENSE),
-    MASKED: Part(products.masked, (products.IN_MASK,), products.FLOOR),
-    DECODE: Part(products.decode, (products.OFFSETS, products.IN_MASK), products.FLOOR),
-    K_GROUPED: Part(products.by_columns, (products.BY_COLUMNS, products.ACCUMULATE), products.DENSE),
-    LAYER: Part(layers.layer, (layers.OURS,), layers.IN_BF16),
+    CONTIGUOUS: Part(products.contiguous, (products.OFFSETS, products.INDICES)),
+    MASKED: Part(products.masked, (products.IN_MASK,)),
+    DECODE: Part(products.decode, (products.OFFSETS, products.IN_MASK)),
+    K_GROUPED: Part(products.by_columns, (products.BY_COLUMNS, products.ACCUMULATE)),
+    LAYER: Part(layers.layer, (layers.OURS,)),
 }
 
 
@@ -115,12 +113,11 @@ class GroupedTable:
 
 def _compared(row: GroupedRow, part: Part, name: str) -> str:
     """What the first of ours, or each of ours, is to another one, in brackets."""
-    if part.beside == products.FLOOR and name in part.ours:
-        ratio = row.time_ratio(name, products.FLOOR)
-    elif name not in part.ours and name != products.FLOOR:
+    ratio = None
+    if name in part.ours:
+        ratio = row.time_ratio(name, FLOOR)
+    elif name != FLOOR:
         ratio = row.time_ratio(name, part.ours[0])
-    else:
-        ratio = None
     return "" if ratio is None else f" ({ratio:.3f})"
 
 
@@ -188,6 +185,13 @@ def _ratios(
     return {row.at(f"{row.case} {one} over {other}"): row.time_ratio(one, other) for row, one, other in pairs}
 
 
+def _layers(rows: Sequence[GroupedRow], groups: int, tokens: Collection[int]) -> Iterator[GroupedRow]:
+    """Layers of so many experts for these numbers of tokens."""
+    for row in rows:
+        if row.case.part == LAYER and row.case.groups == groups and row.case.m in tokens:
+            yield row
+
+
 GATES: Gates[GroupedRow] = Gates(
     (
         Gate(
@@ -208,8 +212,30 @@ GATES: Gates[GroupedRow] = Gates(
         Gate(
             "decode, time over that of reading the weights",
             1.35,
-            lambda rows: _ratios(rows, DECODE, [products.OFFSETS, products.IN_MASK], [products.FLOOR]),
+            lambda rows: _ratios(rows, DECODE, [products.OFFSETS, products.IN_MASK], [FLOOR]),
             at_least=False,
+        ),
+        Gate(
+            "layers of 256 experts, microseconds of one token",
+            90.0,
+            lambda rows: {row.at(str(row.case)): row.us.get(layers.OURS) for row in _layers(rows, 256, (1,))},
+            at_least=False,
+        ),
+        Gate(
+            "layers of 256 experts, time of 16 and 64 tokens over that of reading the weights",
+            1.12,
+            lambda rows: {
+                row.at(str(row.case)): row.time_ratio(layers.OURS, FLOOR) for row in _layers(rows, 256, (16, 64))
+            },
+            at_least=False,
+        ),
+        Gate(
+            "layers of 128 experts, speed of 4096 tokens relative to bfloat16",
+            1.3,
+            lambda rows: {
+                row.at(str(row.case)): row.time_ratio(layers.IN_BF16, layers.OURS)
+                for row in _layers(rows, 128, (4096,))
+            },
         ),
     )
 )

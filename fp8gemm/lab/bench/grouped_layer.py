@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.grouped_cases import TOP_K, GroupedCase
-from fp8gemm.lab.bench.grouped_operands import Contender, Work
+from fp8gemm.lab.bench.grouped_operands import FLOOR, Contender, Scaled, Work, reading
 from fp8gemm.lab.bench.grouped_peers import BF16
-from fp8gemm.lab.bench.operands import normal
+from fp8gemm.lab.bench.operands import Call, normal
 from fp8gemm.lab.bench.timing import set_count
 from fp8gemm.nn import Fp8Experts
 
@@ -35,6 +35,11 @@ class Tokens:
     expert_ids: Tensor
     weights: Tensor
 
+    @property
+    def touched(self) -> int:
+        """Experts that have tokens."""
+        return int(self.expert_ids.unique().numel())
+
     @classmethod
     def random(cls, case: GroupedCase, generator: torch.Generator) -> Tokens:
         """Tokens that a router sends anywhere."""
@@ -50,7 +55,7 @@ def layer(case: GroupedCase, generator: torch.Generator, l2_bytes: int, others: 
     of_expert = 3 * case.n * case.k
     touched = min(case.m * TOP_K, case.groups)
     tokens = [Tokens.random(case, generator) for _ in range(set_count(touched * of_expert, l2_bytes))]
-    weight_bytes = int(tokens[0].expert_ids.unique().numel()) * of_expert
+    weight_bytes = tokens[0].touched * of_expert
 
     def check(result: Tensor) -> None:
         expected = one_by_one(tokens[0], gate_up, down)
@@ -60,12 +65,31 @@ def layer(case: GroupedCase, generator: torch.Generator, l2_bytes: int, others: 
         y: Tensor = ours(each.hidden, each.expert_ids, each.weights)
         return y
 
-    contenders = {OURS: Contender(lambda: [partial(run_ours, each) for each in tokens], check)}
+    contenders = {
+        OURS: Contender(lambda: [partial(run_ours, each) for each in tokens], check),
+        FLOOR: Contender(lambda: list(_reading_all(ours.operands(), tokens))),
+    }
     if BF16 in others:
         bf16 = Contender(lambda: [partial(bf16_experts, each, gate_up, down) for each in tokens], check)
         contenders[IN_BF16] = bf16
     flops = 2 * tokens[0].expert_ids.numel() * of_expert
     return Work(contenders, len(tokens), flops, weight_bytes)
+
+
+def _reading_all(weights: tuple[Scaled, Scaled], tokens: list[Tokens]) -> Iterator[Call]:
+    """Reads as many experts' weights as each call's tokens go to: those of the one product, then of the other."""
+    by_number = {
+        touched: [reading([each] * len(tokens), touched) for each in weights]
+        for touched in {each.touched for each in tokens}
+    }
+
+    def both(calls: list[Call]) -> Tensor:
+        first, second = calls
+        first()
+        return second()
+
+    for index, each in enumerate(tokens):
+        yield partial(both, [calls[index] for calls in by_number[each.touched]])
 
 
 def _weights(generator: torch.Generator, groups: int, n: int, k: int) -> Tensor:

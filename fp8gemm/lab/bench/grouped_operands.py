@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from fp8gemm.kernels.stream import StreamKernel
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.operands import Call, normal
+from fp8gemm.lab.bench.peers import read_weight
 from fp8gemm.lab.bench.quantize_cases import dequantized
 from fp8gemm.products.quantize import quantize_activation, quantize_weight
 from fp8gemm.scales import block_count
@@ -18,6 +21,8 @@ from fp8gemm.sizes import SCALE_BLOCK
 
 Scaled = tuple[Tensor, Tensor]
 """FP8 codes and their multipliers."""
+FLOOR = "floor"
+"""What only reads weights, in the table and the JSON."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +112,15 @@ def check_groups(results: Iterable[Tensor], rows: Iterable[Scaled], weights: Ite
     for group, (result, a, b) in enumerate(zip(results, rows, weights, strict=True)):
         if result.numel():
             check_result(result, product(a, b), f"the product of dequantised operands, in group {group},")
+
+
+def reading(weights: Sequence[Scaled], touched: int) -> list[Call]:
+    """Reads as many groups' weights as have rows, other ones in each call if there are more."""
+    groups, n, k = weights[0][0].shape
+    kernel = StreamKernel(touched * n, k, device_index=weights[0][0].device.index)
+
+    firsts = [index * touched % (groups - touched + 1) for index in range(len(weights))]
+    return [
+        partial(read_weight, kernel, codes[first : first + touched].flatten(0, 1))
+        for first, (codes, _) in zip(firsts, weights, strict=True)
+    ]

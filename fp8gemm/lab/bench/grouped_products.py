@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import fp8gemm
-from fp8gemm.kernels.stream import StreamKernel
 from fp8gemm.lab.bench.graph import check_result
 from fp8gemm.lab.bench.grouped_cases import GroupedCase
 from fp8gemm.lab.bench.grouped_operands import (
+    FLOOR,
     Contender,
     Scaled,
     Work,
@@ -26,6 +26,7 @@ from fp8gemm.lab.bench.grouped_operands import (
     random_masked,
     random_rows,
     random_weights,
+    reading,
 )
 from fp8gemm.lab.bench.grouped_peers import (
     BF16,
@@ -37,11 +38,10 @@ from fp8gemm.lab.bench.grouped_peers import (
     grouped_mm,
 )
 from fp8gemm.lab.bench.operands import Call, normal
-from fp8gemm.lab.bench.peers import read_weight
 from fp8gemm.lab.bench.timing import set_count
 
 OFFSETS, INDICES, IN_MASK, BY_COLUMNS, ACCUMULATE = "offsets", "indices", "masked", "k_grouped", "accumulate"
-DENSE, FLOOR = "dense", "floor"
+DENSE = "dense"
 
 
 def contiguous(case: GroupedCase, generator: torch.Generator, l2_bytes: int, others: Collection[str]) -> Work:
@@ -93,7 +93,7 @@ def masked(case: GroupedCase, generator: torch.Generator, l2_bytes: int, others:
     def deep_gemm() -> list[Call]:
         return [deep_gemm_masked(a, b, n, counts, case.m) for a, b in zip(rows, weights, strict=True)]
 
-    contenders = {IN_MASK: Contender(lambda: calls, check), FLOOR: Contender(lambda: _floor(weights, case.groups))}
+    contenders = {IN_MASK: Contender(lambda: calls, check), FLOOR: Contender(lambda: reading(weights, case.groups))}
     if DEEP_GEMM in others:
         contenders[DEEP_GEMM] = Contender(deep_gemm, check)
     return Work(contenders, sets, 2 * sum(sizes) * n * k, case.groups * n * k)
@@ -126,7 +126,7 @@ def decode(case: GroupedCase, generator: torch.Generator, l2_bytes: int, others:
     contenders = {
         OFFSETS: Contender(offsets, partial(_check_rows, rows[0], weights[0], counts[0].tolist())),
         IN_MASK: Contender(lambda: in_mask, check_mask),
-        FLOOR: Contender(lambda: _floor(weights, case.touched)),
+        FLOOR: Contender(lambda: reading(weights, case.touched)),
     }
     return Work(contenders, sets, 2 * sum(sizes) * n * k, case.touched * n * k)
 
@@ -202,15 +202,3 @@ def _check_rows(rows: Scaled, weights: Scaled, sizes: Sequence[int], result: Ten
 
 def _check_dense(a: Scaled, b: Scaled, result: Tensor) -> None:
     check_result(result, product(a, b), "the product of dequantised operands")
-
-
-def _floor(weights: Sequence[Scaled], touched: int) -> list[Call]:
-    """Reads as many groups' weights as have rows, other ones in each call if there are more."""
-    groups, n, k = weights[0][0].shape
-    kernel = StreamKernel(touched * n, k, device_index=weights[0][0].device.index)
-
-    firsts = [index * touched % groups for index in range(len(weights))]
-    return [
-        partial(read_weight, kernel, codes[first : first + touched].flatten(0, 1))
-        for first, (codes, _) in zip(firsts, weights, strict=True)
-    ]

@@ -5,6 +5,12 @@
 // persistent, several to an SM: each takes every gridDim.x-th tile, and while it adds up, rounds and writes one tile the
 // weights of the next are on their way.
 //
+// Programmatic launch. If the host says so, what rows are whose is read, and as much of the first tile's weight as the ring
+// holds is asked for, before the grids ahead have ended; tokens, their scales and the output wait for them. The kernel behind
+// this one may start when all loads are on their way: earlier, it would take the places of CTAs that have ended, and the
+// weights of its own that it asks for there would hold up what is left of this one's. No CTA lets it start without having
+// waited itself, not one without a tile either: who starts behind may rely on what was there when this kernel's grid could.
+//
 // Warp roles
 //   warpgroups 0...      multiply: for each tile products of scales, WGMMA, promotion, sum of the shares, output
 //   the last warp        load: one thread fills the operand ring by TMA, tile after tile
@@ -65,33 +71,61 @@ struct GroupedSwapAb {
             shared.stages.ring.initialize(1, Shape::kLoadWarp);
             ptx::fence_mbarrier_init();
         }
-        ptx::wait_for_previous_grids();
+        if (params.static_weights == 0) {
+            ptx::wait_for_previous_grids();
+        }
         Filler::fill(params, shared.groups);
         const Schedule schedule(shared.groups.table, params.m, blockIdx.x, gridDim.x, 0);
         if (warp != Shape::kLoadWarp) {
+            ptx::wait_for_previous_grids();
             multiply(params, shared, schedule, warp);
         } else if (ptx::elect_one()) {
             load(params, shared.stages, schedule);
-            // All that this CTA reads is on its way.
-            ptx::launch_dependents();
         }
     }
 
 private:
+    /// Steps of the first tile that find the ring empty.
+    static constexpr uint32_t kAhead = minimum(Shape::kSteps, Config::kStages);
+
     static FP8GEMM_DEVICE void load(const Params& params, Stages& stages, Schedule schedule) {
         SwapAbCopies<Config> copies(params, stages);
-        auto state = Stages::Ring::State::for_writer();
         Tile tile;
-        while (schedule.next(tile)) {
+        const bool has_tile = schedule.next(tile);
+        if (has_tile) {
 #pragma unroll 1
-            for (uint32_t step = 0; step < Shape::kSteps; ++step) {
+            for (uint32_t step = 0; step < kAhead; ++step) {
+                ptx::mbarrier_arrive_expect_tx(&stages.ring.full[step], Stages::kBytes);
+                copies.load_weights(tile.row_of_b(), step * Shape::kBlocksPerStage, step);
+            }
+        }
+        ptx::wait_for_previous_grids();
+        if (has_tile) {
+#pragma unroll 1
+            for (uint32_t step = 0; step < kAhead; ++step) {
+                copies.load_tokens(tile.row_of_a(), step * Shape::kBlocksPerStage, step);
+            }
+            load_rest(stages, copies, schedule, tile);
+        }
+        // All that this CTA reads is on its way.
+        ptx::launch_dependents();
+    }
+
+    /// All but the first steps of `tile`, and the tiles behind it.
+    static FP8GEMM_DEVICE void load_rest(Stages& stages, SwapAbCopies<Config>& copies, Schedule& schedule, Tile& tile) {
+        typename Stages::Ring::State state{kAhead % Config::kStages, kAhead < Config::kStages ? 1u : 0u};
+        uint32_t step = kAhead;
+        do {
+#pragma unroll 1
+            for (; step < Shape::kSteps; ++step) {
                 stages.ring.wait_empty(state);
                 ptx::mbarrier_arrive_expect_tx(&stages.ring.full[state.stage], Stages::kBytes);
                 copies.load_weights(tile.row_of_b(), step * Shape::kBlocksPerStage, state.stage);
                 copies.load_tokens(tile.row_of_a(), step * Shape::kBlocksPerStage, state.stage);
                 state.advance();
             }
-        }
+            step = 0;
+        } while (schedule.next(tile));
     }
 
     static FP8GEMM_DEVICE void multiply(const Params& params, SharedStorage& shared, Schedule schedule, uint32_t warp) {

@@ -23,7 +23,7 @@ struct KernelParams {
     int64_t c_stride_n;
     const void* bias;         ///< (N,), if there is one
     uint32_t m;               ///< with Grouping::kMasked that of each group
-    uint32_t static_weights;  ///< nonzero: B and its scales may be read before the previous grids have ended
+    uint32_t static_weights;  ///< nonzero: B, its scales and what is whose may be read before the previous grids end
     const void* b;            ///< (N, K) e4m3, packed, where a kernel reads it without a map
     const float* scales_a;    ///< (M, ceil(K / 128)), where a kernel reads them without a map; strides in elements
     int64_t scales_a_stride_m;

@@ -30,32 +30,54 @@ struct QuantizeToRows {
 
     static constexpr uint32_t kNumThreads = Config::kWarps * 32;
 
+    /// What a warp has: a token, and of its columns those from each lane's first one on.
+    struct Place {
+        uint32_t token;
+        uint32_t col;
+        bool inside;
+
+        FP8GEMM_DEVICE Place(const Params& params, uint32_t cta, uint32_t lane) {
+            const uint32_t warp = cta * Config::kWarps + ptx::warp_index();
+            const uint32_t warps_of_row = ceil_div(params.k, kColsOfWarp);
+            token = warp / warps_of_row;
+            col = warp % warps_of_row * kColsOfWarp + lane * kValuesPerLane;
+            inside = col < params.k;
+        }
+    };
+
     static FP8GEMM_DEVICE void run(const Params& params) {
         ptx::launch_dependents();
         const uint32_t lane = ptx::lane_index();
-        const uint32_t warp = blockIdx.x * Config::kWarps + ptx::warp_index();
-        const uint32_t warps_of_row = ceil_div(params.k, kColsOfWarp);
-        const uint32_t token = warp / warps_of_row;
-        const uint32_t col = warp % warps_of_row * kColsOfWarp + lane * kValuesPerLane;
+        const Place place(params, blockIdx.x, lane);
         ptx::wait_for_previous_grids();
-        if (token >= params.rows) {
+        if (place.token >= params.rows) {
             return;
         }
-        const bool inside = col < params.k;
-        typename From::Raw raw = {};
-        if (inside) {
-            raw = From::load(params, token, col);
-        }
-        RowsOfToken rows(params.rows_of_tokens, token, params.top_k, lane);
+        const typename From::Raw raw = load(params, place);
+        RowsOfToken rows(params.rows_of_tokens, place.token, params.top_k, lane);
         const auto kept_rows = static_cast<uint32_t>(*params.kept_rows);
+        write(params, place, raw, lane, rows, kept_rows);
+    }
 
+    static FP8GEMM_DEVICE typename From::Raw load(const Params& params, const Place& place) {
+        typename From::Raw raw = {};
+        if (place.inside) {
+            raw = From::load(params, place.token, place.col);
+        }
+        return raw;
+    }
+
+    /// Quantises a warp's columns, and writes them to each of `rows` that is less than `kept_rows`.
+    template <class Rows>
+    static FP8GEMM_DEVICE void write(const Params& params, const Place& place, const typename From::Raw& raw,
+                                     uint32_t lane, Rows& rows, uint32_t kept_rows = 0xffffffffu) {
         const LaneValues values = From::values(raw);
         const float scale = scale_of(largest_of_lanes<kLanesPerBlock>(largest(values)));
         const uint2 codes = encode(values, typename From::Divider(scale));
-        float* scales = params.scales + static_cast<int64_t>(col / kBlockCols) * params.scales_pitch;
+        float* scales = params.scales + static_cast<int64_t>(place.col / kBlockCols) * params.scales_pitch;
         rows.for_each([&](uint32_t row) {
-            if (inside && row < kept_rows) {
-                *reinterpret_cast<uint2*>(params.codes + static_cast<int64_t>(row) * params.k + col) = codes;
+            if (place.inside && row < kept_rows) {
+                *reinterpret_cast<uint2*>(params.codes + static_cast<int64_t>(row) * params.k + place.col) = codes;
                 if (lane % kLanesPerBlock == 0) {
                     scales[row] = scale;
                 }

@@ -43,6 +43,21 @@ struct RouteParams {
 };
 static_assert(sizeof(RouteParams) == 64, "the host lays out this struct byte by byte");
 
+/// The halves of an id, 0 where it is not there; those of one of 32 bits are both it.
+/// NOTE: Without a branch that tells the types apart, so that all loads of a thread are in flight together.
+FP8GEMM_DEVICE void load_id(const RouteParams& params, uint32_t index, bool is_there, uint32_t& low, uint32_t& high) {
+    const uint32_t* id = static_cast<const uint32_t*>(params.ids) + (static_cast<uint64_t>(index) << params.wide);
+    low = is_there ? id[0] : 0;
+    high = is_there ? id[params.wide] : 0;
+}
+
+FP8GEMM_DEVICE uint32_t group_of(const RouteParams& params, uint32_t low, uint32_t high) {
+    const int64_t narrow = static_cast<int32_t>(low);
+    const auto wide = static_cast<int64_t>(uint64_t{high} << 32 | low);
+    const auto group = static_cast<uint64_t>((params.wide != 0 ? wide : narrow) - params.first_expert);
+    return group < params.groups ? static_cast<uint32_t>(group) : params.groups;  // below zero is far above
+}
+
 /// A CTA's chunk of indices: their groups, in registers, and which of its warp's of that group each is.
 template <class Config>
 class ChunkOfRoutes {
@@ -76,11 +91,11 @@ public:
 #pragma unroll
         for (uint32_t i = 0; i < Config::kItems; ++i) {
             const uint32_t index = begin_ + i * kLanes + lane_;
-            load_id(index, index < end_, group_[i], rank_[i]);
+            load_id(params_, index, index < end_, group_[i], rank_[i]);
         }
 #pragma unroll
         for (uint32_t i = 0; i < Config::kItems; ++i) {
-            group_[i] = begin_ + i * kLanes + lane_ < end_ ? group_of(group_[i], rank_[i]) : kNoIndex;
+            group_[i] = begin_ + i * kLanes + lane_ < end_ ? group_of(params_, group_[i], rank_[i]) : kNoIndex;
         }
         uint16_t (&counts)[Config::kMaxGroups + 1] = shared_.of_warps[warp_];
         __syncwarp();
@@ -151,21 +166,6 @@ private:
         uint32_t before;
         uint32_t all;
     };
-
-    /// The halves of an id; those of one of 32 bits are both it.
-    /// NOTE: Without a branch that tells the types apart, so that all loads of a thread are in flight together.
-    FP8GEMM_DEVICE void load_id(uint32_t index, bool is_there, uint32_t& low, uint32_t& high) const {
-        const uint32_t* id = static_cast<const uint32_t*>(params_.ids) + (static_cast<uint64_t>(index) << params_.wide);
-        low = is_there ? id[0] : 0;
-        high = is_there ? id[params_.wide] : 0;
-    }
-
-    FP8GEMM_DEVICE uint32_t group_of(uint32_t low, uint32_t high) const {
-        const int64_t narrow = static_cast<int32_t>(low);
-        const auto wide = static_cast<int64_t>(uint64_t{high} << 32 | low);
-        const auto group = static_cast<uint64_t>((params_.wide != 0 ? wide : narrow) - params_.first_expert);
-        return group < params_.groups ? static_cast<uint32_t>(group) : params_.groups;  // below zero is far above
-    }
 
     FP8GEMM_DEVICE Sums of_chunks(uint32_t group) const {
         Sums sums{0, 0};

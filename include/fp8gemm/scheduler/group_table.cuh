@@ -10,10 +10,12 @@
 namespace fp8gemm {
 
 /// Filled in by the host, for each group: where it begins and ends.
+/// NOTE: Volatile, so that L2 is read. With static weights these are read before the grids ahead are waited for: what wrote
+/// them has ended, but this SM's L1 may hold what was there before.
 struct GroupRanges {
-    const int32_t* begins;  ///< null: where the group before ends
-    const int32_t* ends;    ///< with Grouping::kMasked how many rows each has
-    uint32_t limit;         ///< rows or columns that there are; with Grouping::kMasked those that each has room for
+    const volatile int32_t* begins;  ///< null: where the group before ends
+    const volatile int32_t* ends;    ///< with Grouping::kMasked how many rows each has
+    uint32_t limit;                  ///< rows or columns that there are; with Grouping::kMasked what each has room for
 };
 
 struct alignas(16) GroupEntry {
