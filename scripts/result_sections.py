@@ -49,6 +49,7 @@ _MODEL, _MODEL_PLOT = "model-accuracy-h200.json", "docs/plots/model-accuracy-h20
 _SMALL_M, _SMALL_M_PLOT = "bench-small-m-h200.json", "docs/plots/bench-small-m-h200.png"
 _LINEAR, _LINEAR_PLOT = "bench-linear-h200.json", "docs/plots/bench-linear-h200.png"
 _GROUPED, _GROUPED_PLOT = "bench-grouped-h200.json", "docs/plots/bench-grouped-h200.png"
+_LAYERS, _LAYERS_PLOT = "layers-h200.json", "docs/plots/layers-h200.png"
 _TRAINING, _TRAINING_PLOT = "training-loss-reference.json", "docs/plots/training-loss.png"
 _DECODER, _DECODER_PLOT = "decoder-h200.json", "docs/plots/decoder-h200.png"
 _GOALS = "scripts/speed_goals.py"
@@ -81,6 +82,7 @@ SECTIONS = {
         "scripts/bench.py --small-m --json",
         picture=("Microseconds by M at each N x K: fp8gemm, its peers, and reading the weight alone", _SMALL_M_PLOT),
     ),
+    "few_rows": Section("few-rows-h200.json", small_m.small_m, "scripts/bench.py --small-m --peers deepgemm --json"),
     "linear": Section(
         _LINEAR,
         linear.linear,
@@ -96,11 +98,16 @@ SECTIONS = {
         grouped.grouped,
         "scripts/bench.py --grouped --json",
         picture=(
-            "Speed of contiguous groups, time of few rows over that of reading the weights, and speed of layers",
+            "Speed of contiguous groups, and time of few rows over that of reading the weights",
             _GROUPED_PLOT,
         ),
     ),
-    "experts": Section(_GROUPED, grouped.experts, "scripts/bench.py --grouped --json"),
+    "experts": Section(
+        _LAYERS,
+        grouped.experts,
+        "scripts/bench.py --grouped --only layer --json",
+        picture=("Speed of layers of experts relative to bfloat16, by tokens", _LAYERS_PLOT),
+    ),
     "host": Section("host-h200.json", linear.host, "scripts/bench.py --host --json"),
     "decoder": Section(
         _DECODER,

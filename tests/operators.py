@@ -138,7 +138,8 @@ SAMPLES: dict[str, Callable[[torch.device], Arguments]] = {
     "quantize_add_rms_norm": lambda device: ((_x(device), _x(device, seed=1), _norm_weight(device), 1e-6), {}),
     "route": lambda device: ((_ids(device, torch.int64), 3, 1), {}),
     "route of int32": lambda device: ((_ids(device, torch.int32), 300, 0), {}),
-    "quantize_permuted": lambda device: ((_x(device), _ids(device, torch.int64), 3, 1), {}),
+    # With experts enough for all ids: rows of none hold anything, and another thing each time.
+    "quantize_permuted": lambda device: ((_x(device), _ids(device, torch.int64), 300, 0), {}),
     "copy_to_rows": lambda device: ((*fp8gemm.quantize_activation(_x(device)), *_rows(device)), {}),
     "unpermute": _unpermute,
 }

@@ -41,6 +41,7 @@ PLOTS = {
     "docs/plots/bench-small-m-h200.png": Plot("bench-small-m-h200.json", small_m.draw),
     "docs/plots/bench-linear-h200.png": Plot("bench-linear-h200.json", linear.draw),
     "docs/plots/bench-grouped-h200.png": Plot("bench-grouped-h200.json", grouped.draw),
+    "docs/plots/layers-h200.png": Plot("layers-h200.json", grouped.draw_layers),
     "docs/plots/decoder-h200.png": Plot("decoder-h200.json", linear.draw_decoder),
     "docs/plots/accuracy-h200.png": Plot("accuracy-h200.json", accuracy.draw),
     "docs/plots/model-accuracy-h200.png": Plot("model-accuracy-h200.json", model.draw),

@@ -21,17 +21,24 @@ _Row = Mapping[str, Any]
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Bars for contiguous products and for those of few rows, lines for layers."""
+    """Bars for contiguous products and for those of few rows."""
     rows = canvas.shown(result)
     pyplot = load_pyplot()
-    figure, (first, second, third) = pyplot.subplots(3, 1, figsize=(8, 12), layout="constrained")
+    figure, (first, second) = pyplot.subplots(2, 1, figsize=(8, 8), layout="constrained")
     contiguous = [row for row in rows if row["part"] == CONTIGUOUS]
     peers = {"one product": (DENSE, OFFSETS), "DeepGEMM": (DEEP_GEMM, OFFSETS), "bfloat16": (BF16, OFFSETS)}
     _bars(first, contiguous, peers, "contiguous: speed relative to")
     few = [row for row in rows if row["part"] in (MASKED, DECODE) and row["m"] <= FEW_ROWS]
     over_floor = {"contiguous": (OFFSETS, FLOOR), "masked": (IN_MASK, FLOOR)}
     _bars(second, few, over_floor, "few rows: time over that of reading the weights")
-    _layers(third, [row for row in rows if row["part"] == LAYER])
+    figure.suptitle(f"{result['gpu']}, {result['date']}, torch {result['torch']}", fontsize="medium")
+    canvas.save(figure, path, result)
+
+
+def draw_layers(result: Mapping[str, Any], path: Path) -> None:
+    """Lines for layers."""
+    figure, axes = load_pyplot().subplots(figsize=(8, 4), layout="constrained")
+    _layers(axes, [row for row in canvas.shown(result) if row["part"] == LAYER])
     figure.suptitle(f"{result['gpu']}, {result['date']}, torch {result['torch']}", fontsize="medium")
     canvas.save(figure, path, result)
 
