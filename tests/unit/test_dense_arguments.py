@@ -87,3 +87,16 @@ def test_columns_that_whole_boxes_leave_over_have_a_map_of_their_own(config: Til
         driver.maps.clear()
         call(DenseKernel(Problem(64, n, K), config, device_index=0, num_sms=132), 64, n)
         check_boxes(driver, "b", n, box)
+
+
+def test_of_a_weight_with_short_rows_l2_fetches_what_is_asked_for(driver: Driver) -> None:
+    """Where few rows are multiplied by it, so that reading it takes most of the time."""
+    for m, k, fetched in ((128, 1536, 128), (129, 1536, 256), (384, 1024, 128), (385, 1024, 256), (1, 1552, 256)):
+        case = cases.signed(m, N, k, seed=0)
+        out = torch.empty(m, N, dtype=torch.bfloat16)
+        kernel = DenseKernel(Problem(m, N, k), CONFIGS[0], device_index=0, num_sms=132)
+        kernel(case.a, case.scales_a, case.b, case.scales_b, out=out, stream=0)
+        for place, expected in (("a", 256), ("b", fetched), ("b_tail", fetched)):
+            assert {each["fetch_bytes"] for each in driver.at(f"tensor_map_{place}")} <= {expected}, (m, k, place)
+        assert driver.at("tensor_map_b")
+        driver.maps.clear()

@@ -93,3 +93,17 @@ def test_a_static_weight_is_for_programmatic_launches_alone(driver: Driver) -> N
     for programmatic in (False, True):
         call(load(256, programmatic=programmatic), case, torch.empty(M, N), static_weights=True)
     assert [block.params.static_weights for block in driver.blocks] == [0, 1]
+
+
+@pytest.mark.parametrize("k", [144, 1280])
+def test_of_a_weight_that_one_cta_alone_reads_l2_fetches_what_is_asked_for(k: int, driver: Driver) -> None:
+    """And of one that is read twice, or in parts by several, the line beside it too, as of tokens."""
+    for config, m, fetched in (
+        (SwapAbConfig(16, 32, 2), 16, 128),
+        (SwapAbConfig(16, 32, 2), 17, 256),
+        (SwapAbConfig(16, 32, 2, split_k=2), 9, 256),
+    ):
+        call(load(k, config), cases.signed(m, N, k, seed=0), torch.empty(m, N))
+        (weights,), (tokens,) = driver.at("tensor_map_b"), driver.at("tensor_map_a")
+        assert (weights["fetch_bytes"], tokens["fetch_bytes"]) == (fetched, 256), (config.label, m)
+        driver.maps.clear()
