@@ -110,9 +110,10 @@ def encode_2d(
     box_inner: int,
     box_outer: int,
     swizzle: Swizzle = "none",
+    fetch_bytes: int = 256,
 ) -> None:
     """``TensorMap`` of hopper.hpp, by the rules of `fp8gemm.driver.tensor_map.encode_2d`."""
-    tensor_map._traits(dtype, (box_inner, box_outer), swizzle)
+    tensor_map._traits(dtype, (box_inner, box_outer), swizzle, fetch_bytes)
     tensor_map._check_place(destination, address, inner, outer, outer_stride_bytes)
     size = tensor_map._ELEMENT_BYTES[dtype]
     span = 16 if swizzle == "none" else int(swizzle[:-1])
