@@ -28,8 +28,7 @@ _BLOCK, _WARP, _VECTOR = 128, 32, 8
 # counts (64x7168 2.0 us); 4 where memory is busy (8192x7168 44 us, 48 with 2, 69 with 1).
 ROWS_OF_WARP = (1, 2, 4)
 _UNITS_OF_ONE_ROW, _UNITS_OF_TWO_ROWS = 2**13, 2**15
-# Warps of a weight's block: as many as there can be where blocks are so few that each has an SM to itself (64x7168
-# 2.7 us, 3.0 with 16 warps).
+# Warps of a weight's block: all there can be where each block has an SM to itself (64x7168 2.7 us, 3.0 with 16 warps).
 WARPS_OF_BLOCK = (8, 32)
 _FEW_BLOCKS = 132
 _WARPS_WITH_TRANSPOSE = 8
@@ -61,8 +60,7 @@ class Quantizer:
     """A kernel that quantises: what to compile, and how to launch it.
 
     Attributes:
-        request: what the JIT builds.
-        threads: of a CTA.
+        request, threads: what the JIT builds, and threads of a CTA.
         grid: from rows and K to the CTAs of a launch.
     """
 
@@ -191,8 +189,7 @@ class QuantizeKernel:
     """A quantiser, loaded on one GPU and ready to launch; threads may share it.
 
     Args:
-        quantizer: which.
-        device_index: the GPU.
+        quantizer, device_index: which, and the GPU.
         allow_compile: whether it may be compiled if it is in no cache.
         programmatic: launch it as a programmatic dependent of the kernel before it in the stream.
 
@@ -232,9 +229,8 @@ class QuantizeKernel:
             x, residual, weight: what is read, as `fp8gemm.products.quantize` describes it, on 16-byte boundaries.
             codes: (M, K) e4m3, contiguous, M > 0.
             scales: float32 of rows, MN-major, or of blocks, contiguous.
-            stream: the CUstream.
+            stream, eps: the CUstream; of the norm.
             summed: of x's shape and dtype, contiguous, if there is a residual.
-            eps: of the norm.
             transpose: codes (K, M rounded up to 128), contiguous, and MN-major scales of the transpose.
         """
         arguments = Arguments(QuantizeParams)

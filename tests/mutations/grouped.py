@@ -173,7 +173,7 @@ _OUTPUTS = (
     ),
 )
 
-_SECOND_PRODUCT = "tests/gpu/test_experts.py::test_each_call_multiplies_what_was_written_just_before_it[4]"
+_SECOND_PRODUCT = "tests/gpu/test_experts_again.py::test_each_call_multiplies_what_was_written_just_before_it[4]"
 _TOKENS = "minimum(tile.end_of_d(params.m) - first_row, Shape::kTokens)"
 _FEW_ROWS = (
     wrong_group(

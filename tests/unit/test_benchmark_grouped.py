@@ -28,7 +28,7 @@ from fp8gemm.lab.bench import grouped_layer as layers
 from fp8gemm.lab.bench import grouped_peers as peers
 from fp8gemm.lab.bench import grouped_products as products
 from fp8gemm.lab.bench import peers as single_peers
-from fp8gemm.lab.bench.grouped_operands import Work
+from fp8gemm.lab.bench.grouped_operands import FLOOR, Work
 from fp8gemm.products import grouped_products, operands
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
@@ -152,9 +152,7 @@ def test_contenders_that_are_not_named_are_left_out() -> None:
     bench = grouped.GroupedBench(generator, PlayedRounds(), chip, l2_bytes=1 << 12, measure_us=1.0)  # type: ignore[arg-type]
     case = SMALL[cases.DECODE]
     (every,), (one,) = bench.measure(case), bench.measure(case, only=(products.IN_MASK,))
-    assert set(every.us) == {products.OFFSETS, products.IN_MASK, grouped_operands.FLOOR} and set(one.us) == {
-        products.IN_MASK
-    }
+    assert set(every.us) == {products.OFFSETS, products.IN_MASK, FLOOR} and set(one.us) == {products.IN_MASK}
 
 
 needs_grouped_mm = pytest.mark.skipif(
@@ -241,8 +239,8 @@ def test_lines_of_the_table() -> None:
     assert text.endswith("|    200    100 | offsets 10.00, indices 12.00, dense 9.00 (0.900)")
     assert line(row(ONE_TOKEN, offsets=2.0, floor=1.0)).endswith("offsets 2.00 (2.000), floor 1.00")
     assert line(row(SMALL[cases.MASKED], floor=1.0)).endswith("|      -      - | floor 1.00")
-    text = line(row(SMALL[cases.LAYER], fp8_experts=2.0, floor=1.6, bf16_experts=3.0))
-    assert text.endswith("fp8_experts 2.00 (1.250), floor 1.60, bf16_experts 3.00 (1.500)")
+    layer = line(row(SMALL[cases.LAYER], fp8_experts=2.0, floor=1.6, bf16_experts=3.0))
+    assert layer.endswith("fp8_experts 2.00 (1.250), floor 1.60, bf16_experts 3.00 (1.500)")
 
 
 def run(path: Path, *arguments: str) -> int:
@@ -258,7 +256,7 @@ def test_a_run_over_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert set(rows) == set(cases.PARTS) and written["sizes_seed"] == cases.SIZES_SEED
     for part, found in rows.items():
         assert set(grouped.PARTS[part].ours) <= found["us"].keys() and "failed" not in found
-    assert all(grouped_operands.FLOOR in rows[part]["us"] for part in (cases.MASKED, cases.DECODE, cases.LAYER))
+    assert all(FLOOR in rows[part]["us"] for part in (cases.MASKED, cases.DECODE, cases.LAYER))
     assert rows[cases.CONTIGUOUS]["sizes"] == SMALL[cases.CONTIGUOUS].sizes()
     assert rows[cases.CONTIGUOUS]["flops"] == 2 * sum(SMALL[cases.CONTIGUOUS].sizes()) * 128 * 256
     assert rows[cases.DECODE]["weight_bytes"] == 8 * 128 * 256 and rows[cases.DECODE]["max_m"] == 8
@@ -276,7 +274,7 @@ def test_a_run_over_one_part_alone(tmp_path: Path, on_the_cpu: list[str], monkey
     path = tmp_path / "grouped.json"
     assert run(path, "--only", cases.LAYER, "--no-peers") == 0
     (found,) = json.loads(path.read_text())["rows"]
-    assert found["part"] == cases.LAYER and list(found["us"]) == [layers.OURS, grouped_operands.FLOOR]
+    assert found["part"] == cases.LAYER and list(found["us"]) == [layers.OURS, FLOOR]
     assert len(on_the_cpu) == 2
 
     monkeypatch.setattr(layers, "normal", lambda *arguments: 1 // 0)

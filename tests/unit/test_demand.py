@@ -96,9 +96,8 @@ def test_any_m_of_any_product_finds_its_kernel_ready_and_they_are_few(problem: P
 def test_the_command_that_a_miss_names_makes_it_ready(problem: Problem, chip: str, limit: int | None) -> None:
     # TMA cannot store rows that are no whole pieces of 16 bytes, so that nobody asks for it.
     store = packed_problem(1, problem.n, problem.k, problem.output).store
-    if store is not StoreKind.TMA:  # nor does L2 add to such rows
-        c = Addend.FLOAT32 if problem.c is Addend.IN_PLACE else problem.c
-        problem = replace(problem, store=StoreKind.PREDICATED, c=c)
+    c = Addend.FLOAT32 if problem.c is Addend.IN_PLACE else problem.c  # nor does L2 add to such rows
+    problem = problem if store is StoreKind.TMA else replace(problem, store=StoreKind.PREDICATED, c=c)
     met = named_chip(chip) if limit is None or ":" in chip else limited_chip(named_chip(chip), limit)
     missed = kernel_request(problem, select_config(problem, met))
     words = shlex.split(warmup_of(problem, met))

@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,10 +206,10 @@ def test_weights_of_groups_by_their_sizes() -> None:
     # A gradient has the weight's own shape: N rows of K columns, from any number of tokens.
     assert shapes_of(asked(*usual, "--layout", "columns")) == {("columns", 8, 256, 128)}
     assert shapes_of(asked(*usual, "--layout", "all")) == shapes_of(asked(*usual)) | {("columns", 8, 256, 128)}
-    assert shapes_of(asked(*usual, "--layout", "none")) == set()
-    quantizers = {"QuantizeMasked", "QuantizeRows", "QuantizeToRows", "QuantizeBlocks", "QuantizeNorm"}
-    routing = {"RouteTokens", "CountRoutes", "RouteAndQuantize", "CopyToRows", "Unpermute"}
-    assert {each.family for each in asked(*usual).quantizers} == quantizers | routing
+    assert not shapes_of(asked(*usual, "--layout", "none"))
+    quantizers = {f"Quantize{name}" for name in ("Masked", "Rows", "ToRows", "Blocks", "Norm")} | {"RouteAndQuantize"}
+    found = {each.family for each in asked(*usual).quantizers}
+    assert found == quantizers | {"RouteTokens", "CountRoutes", "CopyToRows", "Unpermute"}
     more = asked(*usual, "--out-dtype", "bfloat16,float32", "--any-strides", "--batch-invariant").gemms["h200"]
     kinds = {(dict(each.config)["output"], dict(each.config)["store"]) for each in more if each != GROUP_RANGES}
     assert len(kinds) == 4 and not [each for each in more if each.family == "GroupedSwapAb"]
@@ -260,7 +261,7 @@ def test_a_models_blocks_of_experts_are_enough_on_no_device_yet() -> None:
         *(f"quantize-rows-{source}-f16-r{rows}" for source in ("plain", "silu-mul") for rows in (1, 2, 4)),
         *(f"quantize-masked-{source}-f16" for source in ("plain", "silu-mul")),
         *("route-tokens", "count-routes", "copy-to-rows"),
-        *("quantize-to-rows-f16", "route-and-quantize-f16", "unpermute-f16"),
+        *(f"{name}-f16" for name in ("quantize-to-rows", "route-and-quantize", "unpermute")),
     }
     model = torch.nn.Sequential(torch.nn.Linear(512, 1024, device="meta", dtype=torch.bfloat16), block)
     nn.convert(model)
@@ -273,18 +274,14 @@ def test_a_block_of_experts_asks_for_nothing_else(monkeypatch: pytest.MonkeyPatc
     block = nn.Fp8Experts(groups, hidden, intermediate)
     asked_for: list[GroupedProblem] = []
 
-    def noting(grouping: Grouping, multiply: Any) -> Any:
-        def call(*operands: Any, out_dtype: Any, expected_m: int | None, **options: Any) -> Any:
-            rows = operands[0].shape[-2] if expected_m is None else expected_m
-            n, k = operands[2].shape[1:]
-            asked_for.append(grouped_problem(grouping, groups, rows, n, k, parse_output(out_dtype)))
-            return multiply(*operands, out_dtype=out_dtype, expected_m=expected_m, **options)
+    def noted(name: str, multiply: Any, *operands: Any, out_dtype: Any, expected_m: int | None, **options: Any) -> Any:
+        rows, (n, k) = operands[0].shape[-2] if expected_m is None else expected_m, operands[2].shape[1:]
+        grouping = Grouping.MASKED if "masked" in name else Grouping.CONTIGUOUS
+        asked_for.append(grouped_problem(grouping, groups, rows, n, k, parse_output(out_dtype)))
+        return multiply(*operands, out_dtype=out_dtype, expected_m=expected_m, **options)
 
-        return call
-
-    for grouping, name in ((Grouping.CONTIGUOUS, "gemm_grouped"), (Grouping.MASKED, "gemm_masked")):
-        for each in (name, f"{name}_again"):
-            monkeypatch.setattr(experts_routed, each, noting(grouping, getattr(experts_routed, each)))
+    for name in ("gemm_grouped", "gemm_grouped_again", "gemm_masked", "gemm_masked_again"):
+        monkeypatch.setattr(experts_routed, name, partial(noted, name, getattr(experts_routed, name)))
     for tokens in (1, 40, 300):
         ids = torch.randint(0, groups, (tokens, 2))
         block(torch.randn(tokens, hidden, dtype=torch.bfloat16), ids, torch.rand(tokens, 2))
