@@ -20,7 +20,8 @@ from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel
 from fp8gemm.kernels.grouped import GroupedKernel
 from fp8gemm.kernels.quantize import QuantizeKernel
-from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
+from fp8gemm.tuning.candidates import deepest_config
+from fp8gemm.tuning.config import Tile, TileConfig
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import NOMINAL_K, GroupedProblem
 from fp8gemm.tuning.hopper import MAX_BOX_ROWS, SHARED_BYTES_PER_CTA

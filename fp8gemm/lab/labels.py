@@ -8,7 +8,8 @@ from itertools import product
 
 from fp8gemm.errors import InputError
 from fp8gemm.quoting import quoted
-from fp8gemm.tuning.config import Tile, TileConfig, deepest_config, divided, in_whole_lines, staged_parts, violations
+from fp8gemm.tuning.candidates import deepest_config, divided, in_whole_lines
+from fp8gemm.tuning.config import Tile, TileConfig, staged_parts, violations
 from fp8gemm.tuning.problem import Problem, StoreKind
 
 _LABEL = re.compile(r"(\d{1,3})x(\d{1,3})(?:-k(\d))?(?:-s(\d))?(?:-c(\d)x(\d))?(?:-split(\d))?")
@@ -44,7 +45,7 @@ def labelled_config(label: str, problem: Problem) -> TileConfig:
             raise InputError(f"{label}: expected a tile that fits, of {problem.m}x{problem.n}x{problem.k}")
         return config
     why: list[str] = []
-    for in_flight, shallow in product((2, 1), divided(tile, stages)):
+    for in_flight, shallow in product((2, 1), divided(tile, problem.scaling, stages)):
         most = staged_parts(shallow) if problem.store is StoreKind.TMA else 1
         for slots in range(max(most, 1), 0, -1):
             config = replace(shallow, waves_in_flight=in_flight, staging_slots=slots)

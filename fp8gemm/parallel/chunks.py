@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -25,10 +26,14 @@ def _ring(memory: Memory) -> list[int]:
 def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tensor], None]) -> None:
     """Quantise this rank's rows, and visit each rank's when they are there, this one's first.
 
+    Every second visit is launched beside the one before, so that the next product begins on those SMs that the last one
+    has no more tiles for.
+
     Args:
         memory: of `quantized_bytes` of each rank.
         x: (M, K) of this rank, rows contiguous.
-        visit: what is called with a rank, its codes (M, K), contiguous, and MN-major scales. It keeps neither.
+        visit: what is called with a rank, its codes (M, K), contiguous, and MN-major scales. It keeps neither, and
+            needs nothing of other visits.
     """
     rows, k = x.shape
     size = quantized_bytes(rows, k)
@@ -42,15 +47,17 @@ def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tenso
     rest = deque(
         (peer, here, memory.copied(here, memory.part(peer, 0, size))) for peer, here in zip(peers, came, strict=True)
     )
+    lane = memory.lane()
     try:
         visit(memory.rank, *quantized_in(mine, rows, k))
         while rest:
-            peer, here, wait = rest.popleft()
-            wait()
-            if not rest:
-                # Rule 2: all have copied all they need. Ahead of the last visit, behind which ranks need not meet.
-                memory.barrier()
-            visit(peer, *quantized_in(here, rows, k))
+            with lane.on() if (len(peers) - len(rest)) % 2 == 0 else nullcontext():
+                peer, here, wait = rest.popleft()
+                wait()
+                if not rest:
+                    # Rule 2: all have copied all they need. Ahead of the last visit, behind which ranks need not meet.
+                    memory.barrier()
+                visit(peer, *quantized_in(here, rows, k))
     except BaseException:
         # Others have this rank's rows and go on: it stays in step, and what is copied into is given back behind that.
         for _, _, wait in rest:
@@ -58,6 +65,8 @@ def each_gathered(memory: Memory, x: Tensor, visit: Callable[[int, Tensor, Tenso
         if rest:
             memory.barrier()
         raise
+    finally:
+        lane.join()
 
 
 def unfit_to_divide(name: str, shape: Sequence[int], dim: int) -> str:

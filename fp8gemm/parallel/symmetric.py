@@ -18,7 +18,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
@@ -38,6 +38,29 @@ _VIEWS = 256
 _TIMEOUT_MS = 600_000
 """After which a rank that waits for another at a `Memory.barrier` gives up: what torch.distributed has for NCCL. The
 kernels of `Memory.summed` never do."""
+
+
+class Lane:
+    """A second order of launches, behind what was launched before it was made. On CPUs there is one order alone."""
+
+    def on(self) -> AbstractContextManager[object]:
+        """What is launched in it goes there: beside what is launched outside, and behind what went there before."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """What follows comes behind all that went there."""
+
+
+class _Stream(Lane):
+    def __init__(self, stream: torch.cuda.Stream, device: torch.device) -> None:
+        self._stream, self._device = stream, device
+        stream.wait_stream(torch.cuda.current_stream(device))
+
+    def on(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream)
+
+    def join(self) -> None:
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 
 class Memory(ABC):
@@ -67,8 +90,13 @@ class Memory(ABC):
             to, source: contiguous, of one shape and dtype, both kept by the caller until it has waited.
 
         Returns:
-            What is called so that what follows comes behind the copy.
+            What is called so that what follows, on the lane where it is called, comes behind the copy. Copies come in
+            order: behind one are those before it.
         """
+
+    def lane(self) -> Lane:
+        """A new one. Before the call ends, in the order of its stream, it is joined."""
+        return Lane()
 
     @abstractmethod
     def summed(self, x: Tensor) -> Tensor:
@@ -111,7 +139,8 @@ class _CudaMemory(Memory):
             own if rank == self.rank else self._handle.get_buffer(rank, (size,), torch.uint8)
             for rank in range(self.ranks)
         ]
-        self._side, self._last = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+        self._side, self._lane = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._last = torch.cuda.current_stream(device)
 
     def part(self, rank: int, start: int, size: int) -> Tensor:
         return self._parts[rank][start : start + size]
@@ -120,12 +149,14 @@ class _CudaMemory(Memory):
         self._handle.barrier(channel=0, timeout_ms=_TIMEOUT_MS)
 
     def copied(self, to: Tensor, source: Tensor) -> Callable[[], None]:
-        stream = torch.cuda.current_stream(self._device)
-        self._side.wait_stream(stream)
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._side):
             to.copy_(source)
         done = self._side.record_event()
-        return lambda: stream.wait_event(done)
+        return lambda: torch.cuda.current_stream(self._device).wait_event(done)
+
+    def lane(self) -> Lane:
+        return _Stream(self._lane, self._device)
 
     def summed(self, x: Tensor) -> Tensor:
         # NOTE: both kernels begin and end with barriers of their own, the latter behind the last access to what is

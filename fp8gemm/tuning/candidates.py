@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
+from itertools import product
 
 from fp8gemm.sizes import LIMIT
-from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
+from fp8gemm.tuning import hopper
+from fp8gemm.tuning.config import (
+    BARRIER_BYTES,
+    STAGED_LINE_BYTES,
+    STAGING_COLS,
+    WAVE_ROWS,
+    Tile,
+    TileConfig,
+    shared_bytes,
+    staged_part,
+    staged_parts,
+    violations,
+)
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+
+COLS_OF_ONE_WARPGROUP = 128
+"""In 64 rows, that a warpgroup multiplies alone: sums and two waves in flight fit in a thread's registers, and it reads
+A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than with two, but for a cluster that divides
+K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
+STACKED_ELEMENTS = 128 * 192
+"""Of a tile with row scales of B, from which its warpgroups divide columns, so that waves above one another share them:
+from so many on half of the columns still makes waves as fast as those of all (128x128 is 4 % slower so: H200,
+2026-11-27)."""
+NARROW_SLOTS = 4
+"""Of staged parts narrower than these, as many are enough: a stage more is worth more than half of the parts."""
 
 TILES = (
     Tile(128, 128),
@@ -23,6 +48,9 @@ TILES = (
 K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
 2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where both take one round, as 500x2048x4096
 and 512x2048x12288 (bursts, H100, 2026-11-25)."""
+
+TILES_OF_ROW_SCALES = (Tile(128, 224), Tile(192, 128))
+"""Also worth compiling where B has row scales."""
 
 TILES_OF_SOME_K = {
     Tile(256, 128): range(2048, LIMIT),
@@ -70,7 +98,8 @@ def candidate_configs(
     store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK, k: int = 0
 ) -> Iterator[TileConfig]:
     """Every config worth compiling for so much K, in a fixed order."""
-    for tile in (*TILES, *TILES_OF_SOME_K, *CLUSTER_TILES):
+    of_rows = TILES_OF_ROW_SCALES if scaling is Scaling.ROW else ()
+    for tile in (*TILES, *of_rows, *TILES_OF_SOME_K, *CLUSTER_TILES):
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
@@ -113,3 +142,65 @@ def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bo
     deep = deep_ring(config.tile, problem.store, problem.output, problem.scaling)
     few_tiles = problem.n >= DEEP_RING_N and rounds <= DEEP_RING_ROUNDS
     return deep is not None and (config == deep) != few_tiles
+
+
+MAX_STAGES = 8
+"""More stages than this hide no more latency."""
+
+
+def deepest_config(
+    tile: Tile,
+    store: StoreKind,
+    output: OutputType = OutputType.BFLOAT16,
+    scaling: Scaling = Scaling.BLOCK,
+    slots: int | None = None,
+) -> TileConfig | None:
+    """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots: at
+    least so many of 32 columns, or half of its parts. Parts are whole lines where that costs no stage."""
+
+    def room(config: TileConfig) -> int:
+        return hopper.SHARED_BYTES_PER_CTA - shared_bytes(config, store, output, scaling)
+
+    for in_flight, least in product((2, 1), divided(tile, scaling, stages=2)):
+        parts = staged_parts(least)
+        # With half of its parts in flight, a warpgroup waits at most once for its slots.
+        half = -(-parts // 2) if staged_part(least)[1] == STAGING_COLS else min(-(-parts // 2), NARROW_SLOTS)
+        most, fewest = (parts, slots or half) if store is StoreKind.TMA else (1, 1)
+        empty = replace(least, stages=0, waves_in_flight=in_flight, staging_slots=fewest)
+        stages = room(empty) // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
+        config = replace(empty, stages=min(stages, MAX_STAGES))
+        if violations(config, store, output, scaling):
+            continue
+        more = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
+        config = next((fitting for fitting in more if room(fitting) >= 0), config)
+        return in_whole_lines(config, store, output, scaling)
+    return None
+
+
+def in_whole_lines(config: TileConfig, store: StoreKind, output: OutputType, scaling: Scaling) -> TileConfig:
+    """The same with the output staged in whole lines, if a warpgroup has two such parts or more and there is room for
+    half of them."""
+    wide = replace(config, staging_cols=STAGED_LINE_BYTES // output.bytes)
+    parts = staged_parts(wide)
+    if store is not StoreKind.TMA or staged_part(wide) == staged_part(config) or parts < 2:
+        return config
+    fitting = (replace(wide, staging_slots=slots) for slots in range(parts, (parts - 1) // 2, -1))
+    return next((each for each in fitting if not violations(each, store, output, scaling)), config)
+
+
+def divided(tile: Tile, scaling: Scaling, stages: int) -> tuple[TileConfig, ...]:
+    """A tile among its warpgroups, best first. A narrow wave is for one alone, or for two where the registers of one do
+    not hold two in flight. Else two have half of the rows each, or of the columns where rows are one wave, or where row
+    scales of B are worth sharing; or share K.
+    """
+    if tile.block_m > WAVE_ROWS and scaling is Scaling.ROW and tile.block_m * tile.block_n >= STACKED_ELEMENTS:
+        divisions: tuple[tuple[int, int], ...] = ((1, 2), (2, 1))
+    elif tile.block_m > WAVE_ROWS:
+        divisions = ((2, 1),)
+    elif tile.warpgroups_k > 1:
+        divisions = ((1, 1),)
+    elif tile.block_n <= COLS_OF_ONE_WARPGROUP and tile.split_k == 1:
+        divisions = ((1, 1), (1, 2))
+    else:
+        divisions = ((1, 2),)
+    return tuple(TileConfig(stages=stages, warpgroups_m=m, warpgroups_n=n, **tile._asdict()) for m, n in divisions)

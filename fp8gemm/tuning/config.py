@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
 from math import gcd
 from typing import NamedTuple
 
@@ -17,14 +15,12 @@ WAVE_ROWS = 64
 MAX_WAVE_COLS = 192
 MAX_WARPGROUPS = 2
 """Of consumers."""
-COLS_OF_ONE_WARPGROUP = 128
-"""In 64 rows, that a warpgroup multiplies alone: sums and two waves in flight fit in a thread's registers, and it reads
-A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than with two, but for a cluster that divides
-K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
 PROMOTION_REGISTERS = 200
 """Of a thread's 232, or more where there is one warpgroup: what addresses, scales and the loop need is left."""
 CROWDED_REGISTERS = 176
-"""The same with row scales of B and several waves or a share of K; or a group's own K and addresses in the epilogue."""
+"""The same with row scales of B and a share of K; or a group's own K and addresses in the epilogue."""
+ROW_SCALE_REGISTERS = 216
+"""With row scales of B: what a thread keeps of them is counted in."""
 STAGING_COLS = 32
 STAGED_LINE_BYTES = 128
 """Of a row of the output, what a TMA store of a part writes at most: whole lines are cheaper than halves (1 % of
@@ -127,6 +123,12 @@ class TileConfig:
         return sums + self.waves_in_flight * WAVE_ROWS * self.wave_cols // 128
 
     @property
+    def kept_scales(self) -> int:
+        """Row scales of B that one thread keeps in registers at least: mainloop/row_scales.cuh."""
+        of_wave = self.wave_cols // 4
+        return of_wave if self.block_m > self.warpgroups_m * WAVE_ROWS else min(of_wave, 8)
+
+    @property
     def label(self) -> str:
         """Short name, safe in a path."""
         shares = f"-k{self.warpgroups_k}" if self.warpgroups_k > 1 else ""
@@ -223,75 +225,21 @@ def violations(
         found.append(f"{config.staging_cols} staged columns are neither {STAGING_COLS} nor {STAGED_LINE_BYTES} bytes")
     if config.waves_in_flight not in (1, 2):
         found.append(f"one or two waves are in flight, not {config.waves_in_flight}")
-    if scaling is Scaling.ROW and config.waves_in_flight == 1 and config.waves > config.warpgroups:
-        found.append("row scales of B are read beside the sums of one wave, where one is in flight")
-    is_crowded = scaling is Scaling.ROW and (config.waves > config.warpgroups or config.warpgroups_k > 1)
-    if config.promotion_registers > (CROWDED_REGISTERS if is_crowded else PROMOTION_REGISTERS):
-        found.append(f"{config.promotion_registers} registers for promotion leave too few of a thread's")
+    if scaling is Scaling.ROW and wave_cols != warpgroup_cols:
+        found.append(f"row scales of B are kept of one wave's columns, and a warpgroup has {warpgroup_cols}")
+    registers, most = config.promotion_registers, PROMOTION_REGISTERS
+    if scaling is Scaling.ROW and config.warpgroups_k > 1:
+        most = CROWDED_REGISTERS
+    elif scaling is Scaling.ROW:
+        registers, most = registers + config.kept_scales, ROW_SCALE_REGISTERS
+    if registers > most:
+        found.append(f"{registers} registers for promotion leave too few of a thread's")
     if config.stages < 2:
         found.append(f"{config.stages} stages cannot overlap loads with tensor work")
     size = shared_bytes(config, store, output, scaling)
     if size > hopper.SHARED_BYTES_PER_CTA:
         found.append(f"{size} bytes of shared memory exceed {hopper.SHARED_BYTES_PER_CTA}")
     return found
-
-
-MAX_STAGES = 8
-"""More stages than this hide no more latency."""
-
-
-def deepest_config(
-    tile: Tile,
-    store: StoreKind,
-    output: OutputType = OutputType.BFLOAT16,
-    scaling: Scaling = Scaling.BLOCK,
-    slots: int | None = None,
-) -> TileConfig | None:
-    """The legal config of a tile with the most waves in flight, of these the most stages, of these the most slots: at
-    least so many of 32 columns, or half of its parts. Parts are whole lines where that costs no stage."""
-
-    def room(config: TileConfig) -> int:
-        return hopper.SHARED_BYTES_PER_CTA - shared_bytes(config, store, output, scaling)
-
-    for in_flight, least in product((2, 1), divided(tile, stages=2)):
-        parts = staged_parts(least)
-        # With half of its parts in flight, a warpgroup waits at most once for its slots.
-        most, fewest = (parts, slots or -(-parts // 2)) if store is StoreKind.TMA else (1, 1)
-        empty = replace(least, stages=0, waves_in_flight=in_flight, staging_slots=fewest)
-        stages = room(empty) // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
-        config = replace(empty, stages=min(stages, MAX_STAGES))
-        if violations(config, store, output, scaling):
-            continue
-        more = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
-        config = next((fitting for fitting in more if room(fitting) >= 0), config)
-        return in_whole_lines(config, store, output, scaling)
-    return None
-
-
-def in_whole_lines(config: TileConfig, store: StoreKind, output: OutputType, scaling: Scaling) -> TileConfig:
-    """The same with the output staged in whole lines, if a warpgroup has two such parts or more and there is room for
-    half of them."""
-    wide = replace(config, staging_cols=STAGED_LINE_BYTES // output.bytes)
-    parts = staged_parts(wide)
-    if store is not StoreKind.TMA or staged_part(wide) == staged_part(config) or parts < 2:
-        return config
-    fitting = (replace(wide, staging_slots=slots) for slots in range(parts, (parts - 1) // 2, -1))
-    return next((each for each in fitting if not violations(each, store, output, scaling)), config)
-
-
-def divided(tile: Tile, stages: int) -> tuple[TileConfig, ...]:
-    """A tile among its warpgroups, best first. A narrow wave is for one alone, or for two where the registers of one do
-    not hold two in flight. Else two have half of the rows each, or of the columns where rows are one wave; or share K.
-    """
-    if tile.block_m > WAVE_ROWS:
-        divisions: tuple[tuple[int, int], ...] = ((2, 1),)
-    elif tile.warpgroups_k > 1:
-        divisions = ((1, 1),)
-    elif tile.block_n <= COLS_OF_ONE_WARPGROUP and tile.split_k == 1:
-        divisions = ((1, 1), (1, 2))
-    else:
-        divisions = ((1, 2),)
-    return tuple(TileConfig(stages=stages, warpgroups_m=m, warpgroups_n=n, **tile._asdict()) for m, n in divisions)
 
 
 def align(value: int, alignment: int) -> int:

@@ -22,7 +22,10 @@ class Constants:
     drain_cycles: float = _constant(10.2, "cycles", "a K block's part in waiting for the last wave of a chunk")
     border_cycles: float = _constant(37.9, "cycles", "choosing between two weight scales, of a wave and warpgroup")
     lower_wave_cycles: float = _constant(17.0, "cycles", "a K block's part for each further 64 rows of a warpgroup")
-    row_scale_cycles: float = _constant(1.5, "cycles", "multiplying by a row scale of B, of a column and wave")
+    row_scale_cycles: float = _constant(1.0, "cycles", "multiplying by a row scale of B, of a column and wave")
+    row_scale_bytes: float = _constant(
+        64.0, "bytes", "of those above, that loads of a row scale of B keep from a warpgroup's waves"
+    )
     load_latency_cycles: float = _constant(2600.0, "cycles", "from asking for a stage to having it")
     block_exponent: float = _constant(3.81, "exponent", "how well the terms of a K block hide each other")
     tile_cycles: float = _constant(569.0, "cycles", "between two tiles, beside the epilogue")

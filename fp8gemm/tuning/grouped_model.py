@@ -37,9 +37,9 @@ lasts (H200, 2026-11-25); in six masked groups of 1024 rows with 4096x4096, wher
 6144x7168, too, by 0.6 and 1.2 % (H100, 2026-11-26)."""
 _FLAT, _FLAT_SHARE = (64, 256), 0.98
 """The same of 64x256, which the model has up to 7 % slower than it is (100 shapes, bursts, H200, 2026-11-25)."""
-_SHARES_OF_COLUMNS = {COLUMN_PAIR._replace(cluster_m=2): 0.97, Tile(128, 192): 1.015, Tile(64, 256): 1.025}
-"""Time of the SMs with these in groups of columns, of that of the model: by 4 groups of 4096x7168x8192 and
-7168x2048x8192 and 16 of 4096x7168x2048 that are accumulated (bursts and load that lasts, H200, 2026-11-26)."""
+_SHARES_OF_COLUMNS = {COLUMN_PAIR._replace(cluster_m=2): 0.975, Tile(64, 256): 1.03}
+"""Time of the SMs with these in groups of columns, of that of the model: by 4 groups of 4096x7168x8192 and 16 of
+7168x2048x2048 that are accumulated (bursts and load that lasts, H200, 2026-11-27)."""
 _TABLE_US = 1.0
 """Filling the table of groups."""
 _SWAPPED_LAUNCH_US = 3.0

@@ -101,11 +101,15 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     scaling = problem.scaling
     waves_of_warpgroup = config.waves / config.warpgroups
     tensor = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
-    shared = config.waves * config.block_k * (WAVE_ROWS + config.wave_cols) / constants.shared_bytes_per_cycle
+    stacked = config.block_m // config.warpgroups_m // WAVE_ROWS  # waves above one another
+    read = float(config.waves * config.block_k * (WAVE_ROWS + config.wave_cols))
+    if scaling is Scaling.ROW:
+        read += config.waves // stacked * config.wave_cols * constants.row_scale_bytes
+    shared = read / constants.shared_bytes_per_cycle
     wave = max(tensor, shared) / config.waves
     # One after the other, or one behind the other with the last of a chunk waited for.
     # Of several waves one after the other, the next one's scales and descriptors are ready when a wave ends.
-    is_ahead = scaling is Scaling.BLOCK and config.waves_in_flight == 1 and waves_of_warpgroup > 1
+    is_ahead = config.waves_in_flight == 1 and waves_of_warpgroup > 1
     between = constants.ahead_latency_cycles if is_ahead else constants.wave_latency_cycles
     latency = waves_of_warpgroup * (wave + between)
     if config.waves_in_flight > 1:
@@ -116,8 +120,7 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
         shared += waves_of_warpgroup * constants.border_cycles
     latency = max(latency, constants.load_latency_cycles / (config.stages * config.warpgroups_k))
     block = norm(constants.block_exponent, tensor, shared, latency)
-    rows_of_waves = config.block_m // (config.warpgroups_m * WAVE_ROWS)
-    block += (rows_of_waves - 1) * constants.lower_wave_cycles
+    block += (stacked - 1) * constants.lower_wave_cycles
     pieces = config.block_m * config.block_n / (config.warpgroups * WAVE_ROWS * 8)
     epilogue = constants.tile_cycles + pieces * constants.epilogue_cycles * problem.output.bytes / 2
     epilogue += staged_parts(config) * max(staged_part(config)[1] // STAGING_COLS, 1) * constants.part_cycles

@@ -30,6 +30,8 @@ SHOWS = {
     "gradients-burst-h200.json": ("weight gradients beside DeepGEMM", "training.md#measured"),
     "gradients-sustained-h200.json": ("the same under load that lasts", "training.md#measured"),
     "wave-overlap-h200.json": ("epilogues beside waves, clusters, groups of columns", "tuning.md#what-limits-prefill"),
+    "gather-lanes-h200.json": ("chunks of a gather multiplied on two streams", "parallel.md#overlap"),
+    "row-scales-h200.json": ("row scales of B: what they cost, and what was tried", "tuning.md#row-scales-of-b"),
     "k-grouped-burst-h200.json": ("groups of columns beside DeepGEMM", "grouped.md#measured"),
     "k-grouped-sustained-h200.json": ("the same under load that lasts", "grouped.md#measured"),
     "decoder-h200.json": ("a decoder's prefill and decode", "linear.md#measured"),

@@ -22,7 +22,7 @@ def is_release(instruction: Instruction) -> bool:
     return instruction.opcode.startswith(ARRIVAL) and ".A1T0" in instruction.opcode
 
 
-def late_loads(listing: Listing, *, ahead: bool = False) -> list[str]:
+def late_loads(listing: Listing, *, ahead: bool = False, keeps_some: bool = False) -> list[str]:
     """Loads from shared memory that an arrival which lets go of their place does not wait for.
 
     Of interest is what is multiplied, the scales that come with a stage, and what is copied to global memory, a staged
@@ -30,7 +30,8 @@ def late_loads(listing: Listing, *, ahead: bool = False) -> list[str]:
     of its own stage without such an instruction is an error. The stage is its own once the wave that was started behind
     the load is known to be complete: releases before that are of stages before. With ``ahead`` loads that come behind a
     wave are of the K block after it, and the first release is not yet its own. Behind the last one of a tile none is
-    loaded, which is what the predicate says that such a load has: no path through the tile's output counts.
+    loaded, which is what the predicate says that such a load has: no path through the tile's output counts. With
+    ``keeps_some`` promotion loads some scales of B's rows for the wave after, and the first release is that of its own.
     """
     found = []
     for place, copied in (*((i, False) for i in scale_loads(listing)), *((i, True) for i in _copying_loads(listing))):
@@ -38,6 +39,7 @@ def late_loads(listing: Listing, *, ahead: bool = False) -> list[str]:
         is_ahead = ahead and waves == 1 and not _promotes_own_wave(listing, place)
         if is_ahead and not listing.instructions[place].guard:
             found.append(f"{listing.instructions[place].text} is loaded ahead whether there is a next K block or not")
+        is_ahead = is_ahead or (keeps_some and _is_pair(listing, place) and not _promotes_own_wave(listing, place))
         release = _release_before_use(listing, place, waves_started=waves, is_ahead=is_ahead)
         if release is not None:
             late = listing.instructions[release].text
@@ -47,26 +49,40 @@ def late_loads(listing: Listing, *, ahead: bool = False) -> list[str]:
 
 def loads_of_stages_given_away(listing: Listing) -> list[str]:
     """Scales of B's rows that promotion loads behind the release of their stage: between that and them is neither a
-    wave that is started nor one that is waited for."""
+    wave that is started nor one that is waited for. What it loads for the wave after is of another stage."""
     pairs, found = _loads_of_pairs(listing), set[int]()
     for place in (i for i, each in enumerate(listing.instructions) if is_release(each)):
         found |= pairs & set(listing.reached(place, _is_of_a_wave))
+    found = {place for place in found if _promotes_own_wave(listing, place)}
     return [f"{listing.instructions[i].text} comes behind the release of its stage" for i in sorted(found)]
 
 
-def unscaled_promotions(listing: Listing, pairs: int) -> list[str]:
-    """Waits for a wave behind which there are not so many loads of pairs of scales of B's rows, up to the next wave."""
+def unscaled_promotions(listing: Listing, pairs: int, kept: int) -> list[str]:
+    """Waits for a wave behind which, up to the next wave, there are not all loads of pairs of scales of B's rows but of
+    those that are kept.
+
+    While another wave is in flight, its own that are kept may be loaded there, too, all or none. Behind the last of a
+    chunk are some of the next chunk's first.
+    """
     of_rows, found = _loads_of_pairs(listing), []
     for place in listing.where(r"WARPGROUP\.DEPBAR"):
-        behind = of_rows & set(listing.reached(place, _is_of_a_wave))
-        if len(behind) != pairs:
-            found.append(f"{listing.instructions[place].text} has {len(behind)} loads of scales behind it, not {pairs}")
+        wait, behind = listing.instructions[place].text, of_rows & set(listing.reached(place, _is_of_a_wave))
+        if wait.endswith("0x0"):
+            behind, right = {i for i in behind if _promotes_own_wave(listing, i)}, {pairs - kept}
+        else:
+            right = {pairs - kept, pairs}
+        if len(behind) not in right:
+            found.append(f"{wait} has {len(behind)} loads of scales behind it, not {sorted(right)}")
     return found
 
 
 def _loads_of_pairs(listing: Listing) -> set[int]:
     """Of the loads of scales those of B's rows: a thread's columns come in pairs."""
-    return {place for place in scale_loads(listing) if ".64" in listing.instructions[place].opcode}
+    return {place for place in scale_loads(listing) if _is_pair(listing, place)}
+
+
+def _is_pair(listing: Listing, place: int) -> bool:
+    return ".64" in listing.instructions[place].opcode
 
 
 def _is_of_a_wave(instruction: Instruction) -> bool:
@@ -210,7 +226,7 @@ def _waves_started(listing: Listing, place: int, copied: bool) -> int | None:
 
     Scales of A's rows are loaded ahead of their wave; the assembler moves them among its instructions.
     """
-    if copied or ".64" in listing.instructions[place].opcode:
+    if copied or _is_pair(listing, place):
         return None
     next_of_loop = re.compile(r"QGMMA|WARPGROUP")
     reached = listing.reached(place, lambda instruction: next_of_loop.match(instruction.text) is not None)

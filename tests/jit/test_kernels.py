@@ -221,7 +221,7 @@ def with_constant(request: KernelRequest, **changes: Any) -> KernelRequest:
         ({"warpgroups_m": 1, "warpgroups_k": 3}, "K is divided among two warpgroups at most"),
         ({"cluster_m": 2, "cluster_n": 2}, "multicast to at most one other"),
         ({"output": OutputType.FLOAT32, "scaling": Scaling.ROW}, "another size of shared memory"),
-        ({"scaling": Scaling.ROW, "block_m": 256, "waves_in_flight": 1}, "read beside the sums of one wave"),
+        ({"scaling": Scaling.ROW, "block_n": 256}, "what is kept is of one wave's columns"),
         ({"n": 7169, "c": Addend.FLOAT32, "store": StoreKind.TMA}, "would cross the end of a row"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -116,7 +116,8 @@ def test_tensor_cores_are_used_with_the_shape_of_a_wave(kernels: list[Kernel]) -
         return opcodes == {f"QGMMA.64x{kernel.config.wave_cols}x32.F32.E4M3.E4M3"}
 
     assert failing(kernels, holds) == []
-    assert {kernel.config.wave_cols for kernel in kernels} == {config.wave_cols for config in candidate_configs(TMA)}
+    every = [*candidate_configs(TMA), *candidate_configs(TMA, OutputType.FLOAT32, Scaling.ROW)]
+    assert {kernel.config.wave_cols for kernel in kernels} == {config.wave_cols for config in every}
 
 
 def test_a_wave_is_four_multiplications_of_which_the_first_starts_afresh(kernels: list[Kernel]) -> None:

@@ -98,6 +98,7 @@ def _norm(*, residual: bool) -> Sample:
 
 # Small tiles compile fast; N and K have tails, and K a long chunk and an end inside a short one for both warpgroups.
 _TILE = TileConfig(128, 64, 3, waves_in_flight=2)
+_STACKED = TileConfig(192, 64, 3, warpgroups_m=1, warpgroups_n=2, waves_in_flight=2)
 _SHARED_K = TileConfig(64, 64, 3, warpgroups_m=1, warpgroups_k=2, waves_in_flight=2)
 _PROBLEM = Problem(1, 584, 1168)
 _ODD = replace(_PROBLEM, k=2160)  # an odd number of K blocks
@@ -120,6 +121,7 @@ SAMPLES = {
     "float16": _product(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),
     "float32": _product(replace(_PROBLEM, output=OutputType.FLOAT32), _TILE),
     "row": _product(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
+    "row_stacked": _product(replace(_PROBLEM, scaling=Scaling.ROW), _STACKED),
     "shared_k": _product(_ODD, _SHARED_K),
     "shared_k_row": _product(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
     "split": _product(_PROBLEM, replace(_TILE, split_k=2)),

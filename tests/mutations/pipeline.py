@@ -38,6 +38,9 @@ _FACTORS = (
 _SOURCE = "&stages_.scales.a[flight.slot][first_row_ + m * Shape::kWaveM];"
 _RELEASE = """\
         if (wave == kWavesPerStep - 1) {
+            if constexpr (Scales::kKeeps && !kPromotionReadsStage) {
+                release_.wait_for(release_.pending(scales_.kept()));
+            }
             release_.release(flight.full);
         }
 """

@@ -10,7 +10,7 @@ from tests.mutations.grouped import STRESS_GROUPED
 from tests.mutations.mutant import RACE, Edit, Mutant, race
 
 _RELEASE, _ROW, _SWAPPED = "mainloop/release.cuh", "mainloop/row_scales.cuh", "mainloop/swap_ab_multiply.cuh"
-_ORDER_OF_WAVES = "mainloop/pipelined.cuh"
+_ORDER_OF_WAVES, _MULTIPLY = "mainloop/pipelined.cuh", "mainloop/multiply.cuh"
 _TMA, _CLIPPED, _STREAM = "epilogue/tma_store.cuh", "epilogue/clipped_store.cuh", "kernels/stream.cuh"
 
 IN_REGISTERS = ("tests/jit/test_machine_order.py::test_scales_of_a_choice_of_kernels_are_in_registers",)
@@ -51,10 +51,18 @@ _SCALES = (
     Mutant(
         "row-scales-of-b-not-awaited",
         "with row scales on both sides, a stage is given away when those of A are there",
-        (Edit(_ROW, "            loaded |= __float_as_uint(pair.x);\n", ""),),
+        (Edit(_ROW, "                loaded |= __float_as_uint(pair.x);\n", ""),),
         IN_REGISTERS,
         gpu=False,
         sample="row",
+    ),
+    Mutant(
+        "kept-row-scales-of-b-not-awaited",
+        "with row scales on both sides, a stage is given away while those that are kept may be on their way",
+        (Edit(_MULTIPLY, "release_.wait_for(release_.pending(scales_.kept()));", ""),),
+        IN_REGISTERS,
+        gpu=False,
+        sample="row_stacked",
     ),
     Mutant(
         "scales-of-b-read-after-release",

@@ -19,6 +19,7 @@ _ADVANCE = """\
 """
 _STARTS = "        Flight& flight = flights[wave_of_chunk % kInFlight];\n"
 _K_BLOCK = "k_block = chunk.first_step + wave_of_chunk / kWavesPerStep;"
+_OF_THE_NEXT = "scales_.keep(flights[(wave_of_chunk + 1) % kInFlight].products.slot);"
 _FINISHED = "            const typename Schedule::Tile finished = walk.tile;\n"
 _NEXT = "            walk.advance();\n"
 _BEGIN = "            if (walk.more) {\n                multiplier.begin(walk.tile);\n            }\n"
@@ -114,7 +115,7 @@ _SCALES_OF_B = (
     Mutant(
         "row-scales-of-b-from-a",
         "with row scales on both sides, those of B are read where those of A are",
-        (Edit(_ROW, "&stages_.scales.b[factors.slot]", "&stages_.scales.a[factors.slot]"),),
+        (Edit(_ROW, "&stages_.scales.b[slot]", "&stages_.scales.a[slot]"),),
         _ROWS,
         sample="row",
     ),
@@ -129,9 +130,23 @@ _SCALES_OF_B = (
         "column-pair-swapped",
         "the row scales of two neighbouring columns are exchanged",
         (
-            Edit(_ROW, "const float2 pair = *", "const float2 read = *"),
-            Edit(_ROW, "(source + i * 2);\n", "(source + i * 2), pair = {read.y, read.x};\n"),
+            Edit(_ROW, "return *reinterpret_cast", "const float2 read = *reinterpret_cast"),
+            Edit(_ROW, "[first_col_ + pair * 8]);\n", "[first_col_ + pair * 8]);\n        return {read.y, read.x};\n"),
         ),
+        _ROWS,
+        sample="row",
+    ),
+    Mutant(
+        "kept-scales-of-the-wave-before",
+        "the row scales that are kept for a wave are those of the wave before",
+        (Edit(_MULTIPLY, _OF_THE_NEXT, "scales_.keep(flight.products.slot);"),),
+        _ROWS,
+        sample="row",
+    ),
+    Mutant(
+        "kept-scales-of-the-chunk-before",
+        "a chunk's first wave is promoted with the row scales that are kept from the chunk before",
+        (Edit(_MULTIPLY, "if (wave_of_chunk == 0 || (kInFlight == 1 && wave == 0)) {", "if (k_block == 0) {"),),
         _ROWS,
         sample="row",
     ),

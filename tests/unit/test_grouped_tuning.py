@@ -28,7 +28,7 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 CHIP = hopper.CHIPS["h200"]
 CONTIGUOUS, MASKED, COLUMNS = Grouping.CONTIGUOUS, Grouping.MASKED, Grouping.COLUMNS
 ROWS = (CONTIGUOUS, MASKED)
-SHARED_COLUMNS = Tile(128, 128, cluster_m=2)
+SHARED_COLUMNS = Tile(128, 192, cluster_m=2)
 LAYERS = [(4096, 7168), (7168, 2048), (3072, 2048), (2048, 768), (2112, 7168)]
 """N and K of experts."""
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.tuning.config import MAX_SPLIT, Tile, TileConfig, deepest_config
+from fp8gemm.tuning.candidates import deepest_config
+from fp8gemm.tuning.config import MAX_SPLIT, Tile, TileConfig
 from fp8gemm.tuning.problem import StoreKind
 from tests.host_compiler import compile_for_host
 

@@ -12,22 +12,17 @@ from fp8gemm.tuning import hopper
 from fp8gemm.tuning.candidates import (
     CLUSTER_ROWS,
     CLUSTER_TILES,
+    MAX_STAGES,
+    NARROW_SLOTS,
     TILES,
     TILES_OF_SOME_K,
     candidate_configs,
+    deepest_config,
     is_for_few_rows,
     is_for_other_k,
     is_for_other_sizes,
 )
-from fp8gemm.tuning.config import (
-    MAX_STAGES,
-    Tile,
-    TileConfig,
-    deepest_config,
-    shared_bytes,
-    staged_parts,
-    violations,
-)
+from fp8gemm.tuning.config import STAGING_COLS, Tile, TileConfig, shared_bytes, staged_part, staged_parts, violations
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 
 SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
@@ -63,7 +58,7 @@ BROKEN = {
     "waves are in flight, not 3": (replace(LEGAL, block_n=64, waves_in_flight=3), TMA),
     "320 registers for promotion": (TileConfig(256, 256, 2), PREDICATED),
     "240 registers for promotion": (TileConfig(128, 160, 2, waves_in_flight=2), TMA),
-    "beside the sums of one wave": (TileConfig(256, 64, 3), TMA, Scaling.ROW),
+    "kept of one wave's columns": (TileConfig(128, 256, 2), TMA, Scaling.ROW),
     "192 registers for promotion": (replace(SHARED_K, waves_in_flight=2), TMA, Scaling.ROW),
     "1 stages": (replace(LEGAL, stages=1), TMA),
     "bytes of shared memory": (replace(LEGAL, stages=6, staging_slots=9), TMA),
@@ -101,7 +96,8 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
         two = replace(config, waves_in_flight=2, stages=2, staging_slots=1)
         assert config.waves_in_flight == 2 or violations(two, store, output, scaling)
         parts = staged_parts(config)
-        least, most = (-(-parts // 2), parts) if store is TMA else (1, 1)
+        half = -(-parts // 2) if staged_part(config)[1] >= STAGING_COLS else min(-(-parts // 2), NARROW_SLOTS)
+        least, most = (half, parts) if store is TMA else (1, 1)
         assert least <= config.staging_slots <= most
         deeper = replace(config, stages=config.stages + 1, staging_slots=least)
         assert config.stages == MAX_STAGES or shared_bytes(deeper, store, output, scaling) > SHARED_LIMIT

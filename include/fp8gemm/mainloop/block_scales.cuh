@@ -33,8 +33,9 @@ public:
     /// that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 128x256 from K = 1536 on
     /// (H200, 2026-11-23). Two waves in flight, and waves of 160 columns and more, hide it, and lose by the registers.
     static constexpr bool kAhead = Config::kWavesInFlight == 1 && Shape::kWavesM * Shape::kWavesN > 1;
-    /// Promotion has all it needs in registers.
+    /// Promotion has all it needs in registers, and products have all that is loaded.
     static constexpr bool kReadsStage = false;
+    static constexpr bool kKeeps = false;
 
 private:
     const float* scales_;

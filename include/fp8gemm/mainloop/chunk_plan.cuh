@@ -13,6 +13,23 @@
 
 namespace fp8gemm {
 
+/// Waves that a warpgroup has started at a time: as the config says, but where the row scales of B that it keeps, and the
+/// addresses of an epilogue that has some, leave no registers for a second one.
+template <class Config>
+struct WavesInFlight {
+private:
+    using Shape = TileShape<Config>;
+    static constexpr bool kHasAddresses =
+        Config::kStore == StoreKind::kPredicated || is_read(Config::kC) || is_read(Config::kBias);
+    /// Of a thread: the tile's sums, those of two waves, and the scales that it keeps.
+    static constexpr uint32_t kRegisters = (Shape::kWavesM + 2) * Shape::kWaveRegisters + Shape::kWaveRegisters / 2;
+    static constexpr bool kKeepsAll = Config::kScaling == Scaling::kRow && Shape::kWavesM > 1;
+    static constexpr bool kIsCrowded = kKeepsAll && kHasAddresses && (kRegisters > 200);
+
+public:
+    static constexpr uint32_t kWaves = kIsCrowded ? 1 : Config::kWavesInFlight;
+};
+
 /// The chunks of one warpgroup's main loop. `kBorderStep` divides every place of a border of scale blocks in its columns.
 template <class Config, uint32_t kBorderStep>
 struct ChunkPlan {
@@ -20,7 +37,7 @@ private:
     using Shape = TileShape<Config>;
 
 public:
-    static constexpr uint32_t kInFlight = Config::kWavesInFlight;
+    static constexpr uint32_t kInFlight = WavesInFlight<Config>::kWaves;
     static constexpr uint32_t kWavesPerBlock = Shape::kWavesM * Shape::kWavesN;
     /// Of a product whose K is its group's, nothing is known of how many K blocks there are.
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
@@ -64,8 +81,6 @@ public:
     /// Whether every second warpgroup begins with a short chunk.
     static constexpr bool kStaggers = kHasBoth && kInFlight > 1;
 
-    static_assert(kInFlight > 1 || kWavesPerBlock == 1 || Config::kScaling == Scaling::kBlock,
-                  "scales of B's rows are read beside the sums of one wave");
     static_assert(!kStepsVary || Config::kScaling == Scaling::kRow, "block scales are read for a K that is known");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShort == 0,
                   "weight scales advance between short chunks and in the middle of long ones");

@@ -220,6 +220,11 @@ public:
         this->mark(Activity::kMultiply, of_tile(k_block), wave);
         operands_.multiply(flight.stage, m, n, flight.block_sums);
         flight.products = scales_.products(slot, k_block, n, scales_a);
+        if constexpr (Scales::kKeeps) {
+            if (wave_of_chunk == 0 || (kInFlight == 1 && wave == 0)) {
+                scales_.keep(slot);  // of others beside the promotion of the wave before
+            }
+        }
         flight.pending = release_.pending(__float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]));
         if (wave == kWavesPerStep - 1) {
             look_ahead();
@@ -243,11 +248,15 @@ public:
         const uint32_t wave = wave_of_chunk % kWavesPerStep;
         release_.wait_for(flight.pending);
         if (wave == kWavesPerStep - 1) {
+            if constexpr (Scales::kKeeps && !kPromotionReadsStage) {
+                release_.wait_for(release_.pending(scales_.kept()));
+            }
             release_.release(flight.full);
         }
     }
 
-    /// s = scale_a * scale_b; acc = fma(s, block_sum, acc).
+    /// s = scale_a * scale_b; acc = fma(s, block_sum, acc). `kLater` waves have been started behind this one.
+    template <uint32_t kLater>
     FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights,
                                 typename Shape::Accumulators& accumulators) {
         const Flight& flight = flights[wave_of_chunk % kInFlight];
@@ -259,6 +268,11 @@ public:
         scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n], loaded);
         if constexpr (kPromotionReadsStage) {
             release_.wait_for(release_.pending(loaded));
+        }
+        if constexpr (Scales::kKeeps && kLater > 0) {
+            if (wave == kWavesPerStep - 1) {
+                scales_.keep(flights[(wave_of_chunk + 1) % kInFlight].products.slot);
+            }
         }
     }
 

@@ -13,7 +13,7 @@ FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const 
     if constexpr (!Waves::kPromotionReadsStage) {
         waves.release(wave, chunk, flights);
     }
-    waves.promote(wave, chunk, flights, sums);
+    waves.template promote<kLater>(wave, chunk, flights, sums);
     if constexpr (Waves::kPromotionReadsStage) {
         waves.release(wave, chunk, flights);
     }
@@ -26,9 +26,10 @@ FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const 
 ///
 /// `Waves` has, besides `kInFlight`, `kSteps` of all K, `kWavesPerStep`, whether `kPromotionReadsStage`, and a `Flight` for
 /// each wave that is in flight,
-///     start<kWaves>(wave, chunk, flights)        waits for the stage, commits WGMMAs as one group, loads scales ahead
-///     release(wave, chunk, flights)              hands the stage back, with the last wave that reads it
-///     promote(wave, chunk, flights, sums)        adds the block sums, times the scales
+///     start<kWaves>(wave, chunk, flights)          waits for the stage, commits WGMMAs as one group, loads scales ahead
+///     release(wave, chunk, flights)                hands the stage back, with the last wave that reads it
+///     promote<kLater>(wave, chunk, flights, sums)  adds the block sums, times the scales, and loads some of the next wave's, if
+///                                                  one has been started behind
 ///
 /// NOTE: Where K ends is compared here. As a function of `Waves` it gives kernels other registers (64x64-k2, 1D1D).
 template <uint32_t kLength, uint32_t kRest, class Waves, class Chunk, class Sums>

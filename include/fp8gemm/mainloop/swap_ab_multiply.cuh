@@ -126,6 +126,7 @@ public:
         }
     }
 
+    template <uint32_t kLater>
     FP8GEMM_DEVICE void promote(uint32_t wave, Chunk, const Flights& flights, Sums& sums) {
         const Flight& flight = flights[wave % kInFlight];
 #pragma unroll

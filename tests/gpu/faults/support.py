@@ -21,8 +21,8 @@ from fp8gemm.kernels.gemm import GemmKernel
 from fp8gemm.kernels.loaded import device_chip
 from fp8gemm.products.operands import store_kind
 from fp8gemm.scales import mn_major_pitch, to_mn_major
-from fp8gemm.tuning.candidates import candidate_configs
-from fp8gemm.tuning.config import Tile, TileConfig, deepest_config
+from fp8gemm.tuning.candidates import candidate_configs, deepest_config
+from fp8gemm.tuning.config import Tile, TileConfig
 from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config, select_config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
