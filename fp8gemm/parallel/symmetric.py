@@ -80,8 +80,8 @@ class Memory(ABC):
 
     @abstractmethod
     def barrier(self) -> None:
-        """What follows, on the lane where it is called, comes behind all that any rank had done there before it came here,
-        and sees what that wrote."""
+        """What follows, on the lane where it is called, comes behind all that any rank had done there before, and sees
+        what that wrote."""
 
     @abstractmethod
     def copied(self, to: Tensor, source: Tensor) -> Callable[[], None]:

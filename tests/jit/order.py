@@ -31,7 +31,8 @@ def late_loads(listing: Listing, *, ahead: bool = False, keeps_some: bool = Fals
     the load is known to be complete: releases before that are of stages before. With ``ahead`` loads that come behind a
     wave are of the K block after it, and the first release is not yet its own. Behind the last one of a tile none is
     loaded, which is what the predicate says that such a load has: no path through the tile's output counts. With
-    ``keeps_some`` promotion loads some scales of B's rows for the wave after, and the first release is that of its own.
+    ``keeps_some`` promotion loads some scales of B's rows for the wave after, and a release ahead of the next wave's
+    start or wait is that of its own.
     """
     found = []
     for place, copied in (*((i, False) for i in scale_loads(listing)), *((i, True) for i in _copying_loads(listing))):
@@ -39,7 +40,7 @@ def late_loads(listing: Listing, *, ahead: bool = False, keeps_some: bool = Fals
         is_ahead = ahead and waves == 1 and not _promotes_own_wave(listing, place)
         if is_ahead and not listing.instructions[place].guard:
             found.append(f"{listing.instructions[place].text} is loaded ahead whether there is a next K block or not")
-        is_ahead = is_ahead or (keeps_some and _is_pair(listing, place) and not _promotes_own_wave(listing, place))
+        is_ahead = is_ahead or (keeps_some and _is_pair(listing, place) and _is_of_the_wave_after(listing, place))
         release = _release_before_use(listing, place, waves_started=waves, is_ahead=is_ahead)
         if release is not None:
             late = listing.instructions[release].text
@@ -79,6 +80,13 @@ def unscaled_promotions(listing: Listing, pairs: int, kept: int) -> list[str]:
 def _loads_of_pairs(listing: Listing) -> set[int]:
     """Of the loads of scales those of B's rows: a thread's columns come in pairs."""
     return {place for place in scale_loads(listing) if _is_pair(listing, place)}
+
+
+def _is_of_the_wave_after(listing: Listing, place: int) -> bool:
+    """Whether promotion loads it for the wave after: it is not promoted with it, but hands its stage back behind it."""
+    after = listing.reached(place, lambda each: is_release(each) or _is_of_a_wave(each))
+    releases = any(is_release(listing.instructions[i]) for i in after)
+    return releases and not _promotes_own_wave(listing, place)
 
 
 def _is_pair(listing: Listing, place: int) -> bool:

@@ -58,11 +58,16 @@ WANTED = [
     (Problem(150, 200, 400, F32, scaling=Scaling.ROW).accumulating(), "128x192-s2"),
     (Problem(70, 200, 656, F32, scaling=Scaling.ROW).accumulating(), "64x64-k2"),
     (Problem(70, 200, 272, F32, scaling=Scaling.ROW).accumulating(), "64x128-split2"),
+    (Problem(200, 136, 656, F32, scaling=Scaling.ROW).accumulating(), "192x128-s2"),  # here on waves that share scales
+    (Problem(150, 232, 400, F32, scaling=Scaling.ROW).accumulating(), "128x224-s2"),
+    (Problem(150, 101, 656, F32, PREDICATED, Scaling.ROW), "128x192-s2"),  # with one in flight
+    (Problem(300, 136, 400, F32, scaling=Scaling.ROW), "256x128-s2"),
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M and N are zeroed."""
 
 FAULTS = {
+    "kept-scales-before-the-stage-is-full": 28,
     "full-not-awaited": 0,
     "operands-asked-for-before-barriers-are-there": 5,
     "first-steps-asked-for-twice": 3,

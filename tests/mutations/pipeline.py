@@ -13,6 +13,14 @@ _WAIT_FULL = """\
         if (wave == 0 && !stage_is_full_) {
             ptx::mbarrier_wait(full_, state_.parity);
 """
+_KEEP = "                scales_.keep(slot);  // of others beside the promotion of the wave before\n"
+_KEEP_EARLY = """\
+        if constexpr (Scales::kKeeps) {
+            if (wave_of_chunk == 0) {
+                scales_.keep(state_.stage * Stages::kBlocksPerStage + share());
+            }
+        }
+"""
 _ADVANCE = """\
         state_.advance();
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
@@ -55,6 +63,13 @@ _OPERAND_RING = (
         "full-not-awaited",
         "consumers multiply a stage without waiting for its data",
         Edit(_MULTIPLY, _WAIT_FULL, _WAIT_FULL.splitlines(keepends=True)[0]),
+    ),
+    race(
+        "kept-scales-before-the-stage-is-full",
+        "the row scales that are kept for a chunk's first wave are loaded before its stage is full",
+        Edit(_MULTIPLY, _KEEP, ""),
+        Edit(_MULTIPLY, _WAIT_FULL.splitlines(keepends=True)[0], _KEEP_EARLY + _WAIT_FULL.splitlines(keepends=True)[0]),
+        sample="row",
     ),
     race(
         "look-ahead-believed",
