@@ -125,7 +125,7 @@ def rounded(problem: Problem) -> Problem:
     return replace(problem, m=problem.counted_m)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)  # a float that is a size asked for before is refused like any other
 def _select(
     m: int,
     n: int,
