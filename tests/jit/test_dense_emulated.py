@@ -62,6 +62,7 @@ WANTED = [
     (Problem(150, 232, 400, F32, scaling=Scaling.ROW).accumulating(), "128x224-s2"),
     (Problem(150, 101, 656, F32, PREDICATED, Scaling.ROW), "128x192-s2"),  # with one in flight
     (Problem(300, 136, 400, F32, scaling=Scaling.ROW), "256x128-s2"),
+    (Problem(300, 200, 656, F32, scaling=Scaling.ROW), "128x192-s2-c2x1"),  # with one in flight
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M and N are zeroed."""

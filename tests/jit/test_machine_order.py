@@ -72,7 +72,7 @@ def single() -> Iterator[tuple[Problem, Config]]:
         (Problem(1, 577, 1168, F32, PREDICATED), "128x192-split3"),
         (Problem(1, 577, 2048, F32, PREDICATED, Scaling.ROW), "64x128-split4"),
         (Problem(1, 584, 4224, F32, TMA, Scaling.ROW), "128x128-c2x1"),
-        (Problem(1, 584, 2048, store=TMA, scaling=Scaling.ROW), "128x160-c2x1"),
+        (Problem(1, 584, 2048, store=TMA, scaling=Scaling.ROW), "128x192-c2x1"),
     ):
         yield problem, labelled_config(label, problem)
     for index, config in enumerate(SPREAD):

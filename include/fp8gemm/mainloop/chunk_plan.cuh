@@ -14,17 +14,19 @@
 namespace fp8gemm {
 
 /// Waves that a warpgroup has started at a time: as the config says, but where the row scales of B that it keeps, and the
-/// addresses of an epilogue that has some, leave no registers for a second one.
+/// addresses of an epilogue that has some, or of other CTAs' barriers, leave no registers for a second one.
 template <class Config>
 struct WavesInFlight {
 private:
     using Shape = TileShape<Config>;
     static constexpr bool kHasAddresses =
         Config::kStore == StoreKind::kPredicated || is_read(Config::kC) || is_read(Config::kBias);
+    /// Groups of columns have registers for both (tests/jit/test_grouped.py).
+    static constexpr bool kSharesStages = Shape::kSharers > 1 && Config::kGrouping == Grouping::kNone;
     /// Of a thread: the tile's sums, those of two waves, and the scales that it keeps.
     static constexpr uint32_t kRegisters = (Shape::kWavesM + 2) * Shape::kWaveRegisters + Shape::kWaveRegisters / 2;
     static constexpr bool kKeepsAll = Config::kScaling == Scaling::kRow && Shape::kWavesM > 1;
-    static constexpr bool kIsCrowded = kKeepsAll && kHasAddresses && (kRegisters > 200);
+    static constexpr bool kIsCrowded = kKeepsAll && (kHasAddresses || kSharesStages) && (kRegisters > 200);
 
 public:
     static constexpr uint32_t kWaves = kIsCrowded ? 1 : Config::kWavesInFlight;
