@@ -1,7 +1,7 @@
 """From where on which way of sending was measured to win: what ``overlap=None`` asks.
 
 By two H200s, 2026-11-27, scripts/parallel_speed.py (docs/results/parallel-speed-h200.json). Copies and barriers take
-the host a third to half of a millisecond, so that they win where GPUs take longer for a call, or in a CUDA graph.
+the host two to eight tenths of a millisecond, so that they win where GPUs take longer for a call, or in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Limits:
             come, and their sums sent.
         copied_bytes: of a rank's rows, quantised, from which they are copied between peers, in CUDA graphs.
         summed_bytes: of a product, up to which its sum goes through symmetric memory, in CUDA graphs.
-        products: of two numbers, that a rank adds up in a call, from which the first four hold: 2.5e11 take half a
-            millisecond, and what the host does for a call three to six tenths.
+        gathered_products: of two numbers, that a rank adds up in a call, from which gathered bytes and tokens count:
+            5e11 take a millisecond, and what the host does for a call, by machine, three to eight tenths.
+        summed_products: likewise, for scatters and sums by parts: half a millisecond, and two to four tenths.
     """
 
     gathered_bytes: int
@@ -39,7 +40,8 @@ class Limits:
     tokens_bytes: int
     copied_bytes: int
     summed_bytes: int
-    products: int
+    gathered_products: int
+    summed_products: int
 
 
 LIMITS = Limits(
@@ -49,7 +51,8 @@ LIMITS = Limits(
     tokens_bytes=28 << 20,
     copied_bytes=8 << 20,
     summed_bytes=16 << 20,
-    products=250_000_000_000,
+    gathered_products=500_000_000_000,
+    summed_products=250_000_000_000,
 )
 BY_PARTS_BYTES = 32 << 20
 """Of a product, from which a sum that shall be overlapped is added up by parts."""

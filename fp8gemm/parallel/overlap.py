@@ -78,7 +78,8 @@ def gathered_beside(
     if not x.numel():
         return None
     size = quantized_bytes(x.numel() // k, k)
-    wins = size >= limits.LIMITS.gathered_bytes and _are_many(layouts.mesh.size() * x.numel() * n)
+    least = limits.LIMITS
+    wins = size >= least.gathered_bytes and layouts.mesh.size() * x.numel() * n >= least.gathered_products
     memory = _memory_for(layouts, x.device, size, wins=wins, unfit=partial(unfit_to_divide, "x", x.shape, dim))
     if memory is None:
         return None
@@ -103,7 +104,8 @@ def memory_for_experts(
     if not tokens:
         return None
     size = max(quantized_bytes(tokens, width), layouts.mesh.size() * tokens * width * dtype.itemsize)
-    wins = quantized_bytes(tokens, width) >= limits.LIMITS.tokens_bytes and _are_many(products)
+    least = limits.LIMITS
+    wins = quantized_bytes(tokens, width) >= least.tokens_bytes and products >= least.gathered_products
     return _memory_for(layouts, device, size, wins=wins)
 
 
@@ -131,10 +133,10 @@ def summed_beside(
     """
     wanted, ranks, least, shape = layouts.wanted, layouts.mesh.size(), limits.LIMITS, (*leading, n)
     rows = math.prod(leading)
-    size = rows * n * dtype.itemsize
+    size, is_long = rows * n * dtype.itemsize, rows * n * k >= least.summed_products
     if isinstance(wanted, Replicate) and rows:
         by_parts = size >= limits.BY_PARTS_BYTES and rows % ranks == 0
-        wins = size >= least.by_parts_bytes and _are_many(rows * n * k) if by_parts else size <= least.summed_bytes
+        wins = size >= least.by_parts_bytes and is_long if by_parts else size <= least.summed_bytes
         unfit = str if by_parts else partial(_unfit_to_sum, size, dtype)
         memory = _memory_for(layouts, device, size, wins=wins, unfit=unfit, in_graphs=not by_parts)
         if memory is None:
@@ -145,7 +147,7 @@ def summed_beside(
             out = product_summed(memory, (rows, n), dtype, partial(multiply, 0, rows)).view(shape)
     elif isinstance(wanted, Shard) and rows:
         dim = wanted.dim % len(shape)
-        wins = size // ranks >= least.scattered_bytes and _are_many(rows * n * k)
+        wins = size // ranks >= least.scattered_bytes and is_long
         memory = _memory_for(layouts, device, size, wins=wins, unfit=partial(_unfit_to_scatter, shape, dim, ranks))
         if memory is None:
             return None
@@ -154,11 +156,6 @@ def summed_beside(
     else:
         return None
     return out if layouts.local else DTensor.from_local(out, layouts.mesh, [wanted], run_check=False)
-
-
-def _are_many(products: int) -> bool:
-    """Whether GPUs take longer for a call of so many than the host for what is overlapped."""
-    return products >= limits.LIMITS.products
 
 
 def _unfit_to_scatter(shape: Sequence[int], dim: int, ranks: int) -> str:

@@ -151,7 +151,7 @@ def calls_that_share_memory_do_not_disturb_each_other(world: Rank) -> None:
 def limited(**changes: int) -> limits.Limits:
     """Sums of few rows are overlapped, but for changes."""
     never = 1 << 62
-    return replace(limits.Limits(never, never, never, never, never, 2 << 20, products=0), **changes)
+    return replace(limits.Limits(never, never, never, never, never, 2 << 20, 0, 0), **changes)
 
 
 def a_rank_that_fails_stays_in_step_with_others(world: Rank) -> None:

@@ -51,7 +51,11 @@ def tokens_that_all_have_are_summed_in_shared_memory(world: Rank) -> None:
 def experts_overlap_where_it_wins(world: Rank) -> None:
     given, size = mine(world, routed(8 * world.ranks)), quantized_bytes(8, H)
     with reached(world) as uses, pytest.MonkeyPatch.context() as patch:
-        for least, does in ((limited(tokens_bytes=size), True), (limited(tokens_bytes=size + 1), False)):
+        for least, does in (
+            (limited(tokens_bytes=size), True),
+            (limited(tokens_bytes=size + 1), False),
+            (limited(tokens_bytes=size, gathered_products=1 << 62), False),
+        ):
             patch.setattr(limits, "LIMITS", least)
             divided(world, block())(*given)
             assert bool(uses.since()) == does

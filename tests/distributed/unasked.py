@@ -37,7 +37,8 @@ def none_overlaps_where_it_wins(world: Rank) -> None:
             (limited(gathered_bytes=quantized, scattered_bytes=of_output), [*copy, *copy]),
             (limited(gathered_bytes=quantized + 1, scattered_bytes=of_output), copy),
             (limited(gathered_bytes=quantized, scattered_bytes=of_output + 1), copy),
-            (limited(gathered_bytes=quantized, scattered_bytes=of_output, products=1 << 62), []),
+            (limited(gathered_bytes=quantized, scattered_bytes=of_output, gathered_products=1 << 62), copy),
+            (limited(gathered_bytes=quantized, scattered_bytes=of_output, summed_products=1 << 62), copy),
         ):
             patch.setattr(limits, "LIMITS", least)
             divided(world, mlp(), TOKENS, overlap=None)(mine)

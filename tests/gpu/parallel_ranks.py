@@ -205,7 +205,7 @@ def a_graph_makes_no_workspace(rank: Rank) -> None:
     never = 1 << 62
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "BY_PARTS_BYTES", never)
-        patch.setattr(limits, "LIMITS", limits.Limits(never, never, never, never, never, 1 << 40, products=0))
+        patch.setattr(limits, "LIMITS", limits.Limits(never, never, never, never, never, 1 << 40, 0, 0))
         plain, model, asked = (divided(rank, Replicate(), overlap=each) for each in (False, None, True))
         x = rank.rows(rows, HIDDEN)
         right = plain(x)
