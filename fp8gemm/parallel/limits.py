@@ -1,7 +1,7 @@
 """From where on which way of sending was measured to win: what ``overlap=None`` asks.
 
-By two H200s, 2026-11-27, scripts/parallel_speed.py (docs/results/parallel-speed-h200.json). Copies and barriers take
-the host two to eight tenths of a millisecond, so that they win where GPUs take longer for a call, or in a CUDA graph.
+By two and four H200s, 2026-11-27, scripts/parallel_speed.py (docs/parallel.md#measured). Copies and barriers take the
+host two to eight tenths of a millisecond, so that they win where GPUs take longer for a call, or in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Limits:
 
 
 LIMITS = Limits(
-    gathered_bytes=28 << 20,
+    gathered_bytes=14 << 20,
     scattered_bytes=28 << 20,
-    by_parts_bytes=112 << 20,
+    by_parts_bytes=56 << 20,
     tokens_bytes=28 << 20,
     copied_bytes=8 << 20,
     summed_bytes=16 << 20,
