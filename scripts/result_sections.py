@@ -22,6 +22,7 @@ from result_tables import (
 )
 from result_tables.markdown import Result
 from result_tables.parallel import TABLES as PARALLEL
+from result_tables.parallel_speed import OF_FOUR as PARALLEL_SPEED_OF_FOUR
 from result_tables.parallel_speed import TABLES as PARALLEL_SPEED
 
 
@@ -81,6 +82,9 @@ SECTIONS = {
         small_m.small_m,
         "scripts/bench.py --small-m --json",
         picture=("Microseconds by M at each N x K: fp8gemm, its peers, and reading the weight alone", _SMALL_M_PLOT),
+    ),
+    "few_rows_48_to_192": Section(
+        "few-rows-48-to-192-h200.json", small_m.small_m, "scripts/speed_goals.py few-rows --directory docs/results"
     ),
     "few_rows": Section("few-rows-h200.json", small_m.small_m, "scripts/bench.py --small-m --peers deepgemm --json"),
     "linear": Section(
@@ -151,6 +155,14 @@ SECTIONS = {
     **{
         name: Section("parallel-speed-h200.json", draw, "torchrun --nproc-per-node 2 scripts/parallel_speed.py --json")
         for name, draw in PARALLEL_SPEED.items()
+    },
+    **{
+        name: Section(
+            "parallel-speed-four-h200.json",
+            draw,
+            "torchrun --nproc-per-node 4 scripts/parallel_speed.py --sections prefill,decode,limits --json",
+        )
+        for name, draw in PARALLEL_SPEED_OF_FOUR.items()
     },
     "install_matrix": Section("install-matrix.json", install.matrix, "scripts/matrix.py --json"),
     "release_order": Section("release-order-h200.json", checks.release_order, "scripts/release_order.py --json"),

@@ -157,3 +157,4 @@ TABLES = {
     "parallel_host": host,
     "parallel_limits": limits,
 }
+OF_FOUR = {"parallel_four_mlps": mlps, "parallel_four_decode": decode, "parallel_four_limits": limits}
