@@ -58,7 +58,7 @@ SHOWS = {
     "compare-headers-outliers-h200.json": ("its slowest shapes again", "architecture.md#who-lets-go-of-what"),
     "install-matrix.json": ("the wheel under each Python and beside each torch", "install.md#what-was-tested"),
     "parallel-speed-h200.json": ("two GPUs: MLPs, experts, gathers, the host", "parallel.md#measured"),
-    "parallel-speed-four-h200.json": ("four GPUs: MLPs", "parallel.md#four-gpus"),
+    "parallel-speed-four-h200.json": ("four GPUs: MLPs, and what overlap gives each layer", "parallel.md#four-gpus"),
     "parallel-model.json": ("what 8 and 64 GPUs would give, by a model", "parallel.md#what-8-and-64-gpus-would-give"),
     "training-loss-reference.json": ("losses of a small model that is trained", "training.md"),
     "timeline-h200.json": ("what the warps of a CTA do over time", "profiling.md"),

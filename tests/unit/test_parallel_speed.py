@@ -6,17 +6,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
+import torch
+from torch.distributed.tensor import Replicate, Shard
 
-from fp8gemm.parallel.limits import LIMITS
-from fp8gemm.scales import quantized_bytes
+from fp8gemm.parallel import overlap
 from tests.distributed.world import ROOT, environment
 from tests.scripts import SCRIPTS
 
 SECTIONS = {"prefill", "decode", "limits", "gathers", "experts", "host"}
 SIZES = {"llama-70b": (8192, 28672), "deepseek-v3": (7168, 18432), "narrow": (4096, 4096)}
 """Hidden and wide, of MLPs that were measured."""
+PLACES = {"scatter": Shard(0), "sum": Replicate()}
+"""Of an output, by the way that sums travel."""
 
 
 def run(*arguments: str, torchrun: bool = False) -> subprocess.CompletedProcess[str]:
@@ -71,11 +77,15 @@ def test_nothing_was_slower_where_layers_overlap_unasked(file: str) -> None:
 
 
 def overlaps(way: str, hidden: int, wide: int, m: int, ranks: int) -> bool:
-    """Whether ``overlap=None`` means yes outside of graphs, of M rows in bfloat16."""
-    if way == "gather":
-        products = m * hidden * 2 * wide // ranks
-        return quantized_bytes(m // ranks, hidden) >= LIMITS.gathered_bytes and products >= LIMITS.gathered_products
-    size, least = 2 * m * hidden, LIMITS.by_parts_bytes
-    if way == "scatter":
-        size, least = size // ranks, LIMITS.scattered_bytes
-    return size >= least and m * hidden * wide // ranks >= LIMITS.summed_products
+    """Whether ``overlap=None`` means yes outside of graphs, of M rows in bfloat16: what layers ask for memory with."""
+    layouts: Any = SimpleNamespace(mesh=SimpleNamespace(size=lambda: ranks), wanted=PLACES.get(way))
+    dtype, device = torch.bfloat16, torch.device("meta")
+    with patch.object(overlap, "_memory_for", return_value=None) as asked:
+        if way == "gather":
+            x = torch.empty((m // ranks, hidden), dtype=dtype, device=device)
+            out = overlap.gathered_beside(layouts, x, 0, 2 * wide // ranks, Mock())
+        else:
+            out = overlap.summed_beside(layouts, (m,), hidden, wide // ranks, dtype, device, Mock())
+    options = asked.call_args.kwargs
+    assert out is None
+    return bool(options["wins"]) and not options.get("in_graphs", False)
