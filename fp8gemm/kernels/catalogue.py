@@ -13,7 +13,6 @@ from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.kernels.gemm import GemmKernel, SingleKernel
 from fp8gemm.kernels.swap_ab import SwapAbKernel
-from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Problem
 from fp8gemm.tuning.select import Config, ranked_configs
@@ -22,11 +21,12 @@ from fp8gemm.tuning.table import Tables
 
 if TYPE_CHECKING:
     from fp8gemm.kernels.grouped import GroupedKernel
+    from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 
 
 def family_of(problem: AnyProblem, config: Config) -> type[GemmKernel]:
     """The kernels of a problem under a config."""
-    if isinstance(problem, GroupedProblem):
+    if not isinstance(problem, Problem):
         from fp8gemm.kernels.grouped import GroupedKernel
 
         return GroupedKernel
@@ -45,14 +45,14 @@ def shared_bytes(problem: AnyProblem, config: Config) -> int:
 
 def kind_of(problem: AnyProblem) -> AnyProblem:
     """The problem without what no kernel is compiled for: M, and why its config was chosen."""
-    if isinstance(problem, GroupedProblem):
+    if not isinstance(problem, Problem):
         return replace(problem, m=1, batch_invariant=False)
     return replace(problem, m=1, batch_invariant=False, static_weights=False)
 
 
 def ranked(problem: AnyProblem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Every legal config, best first. All of them are right for every M. Tables know single products alone."""
-    if isinstance(problem, GroupedProblem):
+    if not isinstance(problem, Problem):
         from fp8gemm.tuning.grouped import ranked_grouped
 
         return ranked_grouped(problem, chip)
@@ -62,7 +62,7 @@ def ranked(problem: AnyProblem, chip: Chip, tables: Tables | None = None) -> tup
 def candidates(problem: AnyProblem, chip: Chip) -> Iterator[Config]:
     """Configs that serve a problem, best first. Any is right for any M: those that other M choose come last."""
     yield from ranked(problem, chip)
-    for m in FEW_ROWS if isinstance(problem, GroupedProblem) else (*FEW_ROWS, 2 * FEW_ROWS[-1]):
+    for m in (*FEW_ROWS, 2 * FEW_ROWS[-1]) if isinstance(problem, Problem) else FEW_ROWS:
         yield from ranked(replace(problem, m=m), chip)
 
 

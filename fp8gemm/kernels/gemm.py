@@ -17,7 +17,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.jit.kernel import LoadedKernel, load
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.sizes import SCALE_BLOCK
-from fp8gemm.tuning.grouped_problem import AnyProblem
+from fp8gemm.tuning.dependent_launch import starts_ahead
 from fp8gemm.tuning.problem import Addend, Problem
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
@@ -25,11 +25,7 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-PLAIN_PRODUCTS = 2**37
-"""Products M N K from which a launch is never programmatic: 0.3 ms and more, beside which the few microseconds that it
-would start ahead are nothing. Launched so, 128x128 tiles took 466 and not 434 us for 2048x7168x16384, and 978 and not
-858 for twice the rows (H200, 2026-11-22): CTAs come to SMs in the order in which these fall free, no more spread over
-the GPU as those of a whole grid are, and those that share operands start apart."""
+    from fp8gemm.tuning.grouped_problem import AnyProblem
 
 MAX_TILES = 2**31 - 1
 """Tiles of a launch, and CTAs: kernels count on from tile to tile in 32 bits, and no grid is larger."""
@@ -73,8 +69,7 @@ class GemmKernel(ABC):
         num_sms: SMs that a persistent launch may occupy.
         limited: whether these are fewer than the GPU has.
         allow_compile: whether a kernel that is in no cache may be compiled.
-        programmatic: launch it as a programmatic dependent of the kernel before it in the stream, but for products of
-            `PLAIN_PRODUCTS` and more.
+        programmatic: launch it as a programmatic dependent of the kernel before it in the stream, where that is faster.
 
     Raises:
         CacheMissError, CompileError, DriverError: as `fp8gemm.jit.kernel.load` does.
@@ -108,6 +103,7 @@ class GemmKernel(ABC):
             cluster_x=config.cluster_size,
             dynamic_shared_bytes=shared,
         )
+        self._num_sms = num_sms
         self._launch, self._plain_launch = make_launch(programmatic=programmatic), make_launch(programmatic=False)
         self._max_clusters = self._most_clusters(num_sms, limited)
 
@@ -146,9 +142,9 @@ class GemmKernel(ABC):
             InputError: its tiles are more than kernels can count.
         """
 
-    def launch_for(self, products: int) -> LaunchConfig:
-        """How it is launched for so many multiplications."""
-        return self._plain_launch if products >= PLAIN_PRODUCTS else self._launch
+    def launch_that(self, *, starts_ahead: bool) -> LaunchConfig:
+        """How it is launched: ahead of the end of the kernel before it, if it may be, or behind it."""
+        return self._launch if starts_ahead else self._plain_launch
 
     def new_block(self) -> ArgumentBlock:
         """Arguments to fill in."""
@@ -200,7 +196,9 @@ class SingleKernel(GemmKernel):
         self._encode(a, scales_a, b, scales_b, out, block)
         fill_output(block, out, c)
         m, params = a.shape[0], block.params
-        launch = self.launch_for(m * self.problem.n * self.problem.k)
+        launch = self.launch_that(
+            starts_ahead=starts_ahead(m, self.problem.n, self.problem.k, self.config, self._num_sms)
+        )
         params.m = m
         if bias is not None:
             params.bias = bias.data_ptr()

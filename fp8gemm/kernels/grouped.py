@@ -16,6 +16,7 @@ from fp8gemm.kernels.dense import encode_output
 from fp8gemm.kernels.gemm import GemmKernel, countable, encode_codes, encode_scales, fill_output
 from fp8gemm.kernels.swap_ab import encode_blocks
 from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.tuning.dependent_launch import PLAIN_PRODUCTS
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, Scaling, StoreKind
@@ -137,7 +138,7 @@ class GroupedKernel(GemmKernel):
         fill_output(block, operands.out, None if self.problem.c is Addend.NONE else operands.out)
         params.m, params.k = operands.rows, operands.a.shape[1]
         params.group_begins, params.group_ends = operands.begins, operands.ends
-        launch = self.launch_for(operands.products)
+        launch = self.launch_that(starts_ahead=operands.products < PLAIN_PRODUCTS)
         params.static_weights = operands.static_weights and launch.programmatic
         return BoundLaunch(launch, block, stream, self.grid(operands.rows))
 

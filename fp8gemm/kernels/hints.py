@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from fp8gemm import settings
 from fp8gemm.errors import CacheMissError
 from fp8gemm.jit.request import KernelRequest
-from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_name, named_chip
 from fp8gemm.tuning.problem import (
     NO_EPILOGUE,
@@ -23,6 +23,9 @@ from fp8gemm.tuning.problem import (
     epilogue_text,
     packed_problem,
 )
+
+if TYPE_CHECKING:
+    from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 
 MAX_M = 16384
 """Rows up to which a warmup makes kernels ready if nobody says how many."""
@@ -45,8 +48,8 @@ def warmup_of(problem: AnyProblem, chip: Chip) -> str:
     They are those of every M that a GEMM or a group usually has, and of that of ``problem``; of groups of columns, of
     the gradient of a weight that has as many rows.
     """
-    of_columns = isinstance(problem, GroupedProblem) and problem.grouping is Grouping.COLUMNS
-    weights = _groups(problem) if isinstance(problem, GroupedProblem) else f"--nk {problem.n}x{problem.k}"
+    of_columns = not isinstance(problem, Problem) and problem.grouping is Grouping.COLUMNS
+    weights = f"--nk {problem.n}x{problem.k}" if isinstance(problem, Problem) else _groups(problem)
     command = f"fp8gemm warmup {weights}"
     if problem.m > MAX_M and not of_columns:
         command += f" --max-m {problem.m}"

@@ -15,7 +15,6 @@ from fp8gemm.errors import CacheMissError
 from fp8gemm.kernels.catalogue import kind_of, load_kernel, ranked
 from fp8gemm.kernels.gemm import GemmKernel, SingleKernel
 from fp8gemm.kernels.hints import naming_the_warmup, warmup_of, warmup_of_quantizer
-from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import Chip, chip_of_device, limited_chip
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config
@@ -27,9 +26,10 @@ if TYPE_CHECKING:
     from fp8gemm.kernels.grouped import GroupedKernel
     from fp8gemm.kernels.quantize import QuantizeKernel, Quantizer
     from fp8gemm.kernels.routing import RoutingKernel
+    from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 
 _Kernel = TypeVar("_Kernel")
-_GemmKey = tuple[AnyProblem, Config, int, Chip, bool]
+_GemmKey = tuple["AnyProblem", Config, int, Chip, bool]
 
 _kernels: dict[Hashable, Any] = {}
 """By all that tells loaded kernels apart."""
@@ -50,7 +50,7 @@ def kernel_for(problem: AnyProblem, chip: Chip, device_index: int) -> GemmKernel
         from fp8gemm.kernels.recording import record_problem
 
         record_problem(in_force.record, problem)
-    tables = NO_TABLES if isinstance(problem, GroupedProblem) else tables_in_force()
+    tables = tables_in_force() if isinstance(problem, Problem) else NO_TABLES
     key = _best(problem, chip, device_index, in_force.pdl, tables)
     found: GemmKernel | None = _kernels.get(key)
     if found is not None:

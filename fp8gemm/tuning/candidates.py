@@ -21,7 +21,9 @@ from fp8gemm.tuning.config import (
     staged_parts,
     violations,
 )
+from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 COLS_OF_ONE_WARPGROUP = 128
 """In 64 rows, that a warpgroup multiplies alone: sums and two waves in flight fit in a thread's registers, and it reads
@@ -62,16 +64,17 @@ TILES_OF_SOME_K = {
     Tile(64, 32): range(2048),
     Tile(64, 96): range(2048),
 }
-"""Tiles that are worth compiling for some K alone. 256x128 takes 1 to 2 % longer than 128x256 where rounds are as
-many, and is 9 % faster at 6959x4224x10880, where they are 7 instead of 8 (bursts, H100, 2026-11-25), but not where
-the output counts as much as the product. Adding up the shares of K takes as long as some K blocks. Those of a cluster
-are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the fastest of 30
-tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). 64x32 is 5 to 13 % faster than
-64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared at 1096x448x1792 (bursts, H200,
-2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round (bursts, H100, 2026-11-25)."""
+"""Tiles that are worth compiling for some K alone. 256x128 takes 1 to 2 % longer than 128x256 where rounds are as many,
+and is 9 % faster at 6959x4224x10880, where they are 7 instead of 8 (bursts, H100, 2026-11-25), but not where the output
+counts as much as the product. At 21 shapes of 576 to 3968 columns where the model takes it, or nearly, it is 0 to 8 %
+faster than the best of three others, 4 % on average (H200, 2026-11-27). Adding up the shares of K takes as long as some
+K blocks. Those of a cluster are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in
+bursts than the fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). 64x32
+is 5 to 13 % faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared at 1096x448x1792
+(bursts, H200, 2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round (bursts, H100,
+2026-11-25)."""
 
 TILES_OF_OTHER_SIZES = {
-    Tile(256, 128): (range(4096), range(LIMIT)),
     Tile(64, 256): (range(640), range(LIMIT)),
     Tile(128, 64): (range(640, 2048), range(2048, LIMIT)),
     Tile(128, 96, split_k=2): (range(1600, LIMIT), range(LIMIT)),
@@ -79,6 +82,10 @@ TILES_OF_OTHER_SIZES = {
 }
 """Tiles that are not worth compiling for these N with these K from `CLUSTER_ROWS` rows on. None of them was the
 fastest of those measured there, or by 1 % at most; with them some weights would need eleven kernels."""
+
+TILES_IN_WHOLE_COLUMNS = {Tile(128, 256): 2304}
+"""Tiles that are not worth compiling for less columns than this where at most half of the last tile of a row is used:
+256x128 is as good there within 1.2 % by the model, and eleven kernels would be needed of N = 2112."""
 
 CLUSTER_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
@@ -129,9 +136,11 @@ def is_for_other_k(config: TileConfig, k: int) -> bool:
 
 def is_for_other_sizes(config: TileConfig, problem: Problem) -> bool:
     """Whether, with so many rows, it is a candidate for other N and K alone."""
-    if problem.m < CLUSTER_ROWS or config.tile not in TILES_OF_OTHER_SIZES:
+    if problem.m < CLUSTER_ROWS:
         return False
-    ns, ks = TILES_OF_OTHER_SIZES[config.tile]
+    if problem.n < TILES_IN_WHOLE_COLUMNS.get(config.tile, 0):
+        return 0 < problem.n % config.block_n <= config.block_n // 2
+    ns, ks = TILES_OF_OTHER_SIZES.get(config.tile, (range(0), range(0)))
     return problem.n in ns and problem.k in ks
 
 
@@ -142,6 +151,29 @@ def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bo
     deep = deep_ring(config.tile, problem.store, problem.output, problem.scaling)
     few_tiles = problem.n >= DEEP_RING_N and rounds <= DEEP_RING_ROUNDS
     return deep is not None and (config == deep) != few_tiles
+
+
+def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) -> str:
+    """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
+    if isinstance(config, SwapAbConfig):
+        return ""
+    if problem.m >= CLUSTER_ROWS and is_for_few_rows(config):
+        return f"it is for less than {CLUSTER_ROWS} rows, so that one weight needs few kernels"
+    # A batch-invariant product has few configs as it is.
+    if not problem.batch_invariant and is_for_other_k(config, problem.k):
+        of_k = TILES_OF_SOME_K[config.tile]
+        limit = f"from {of_k.start}" if problem.k < of_k.start else f"below {of_k.stop}"
+        return f"it is for K {limit}, so that one weight needs few kernels"
+    if not problem.batch_invariant and is_for_other_sizes(config, problem):
+        return "it is for other N and K, so that one weight needs few kernels"
+    tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+    if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
+        return "a CTA of its clusters would have no tile"
+    if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
+        return "its clusters, of which each has one tile, would not all run at once"
+    if is_of_other_depth(config, problem, tiles_m * tiles_n / chip.num_sms):
+        return "with another depth of its ring it is for so many tiles"
+    return ""
 
 
 MAX_STAGES = 8

@@ -8,11 +8,12 @@ from itertools import takewhile
 from typing import Any
 
 from fp8gemm.errors import InputError
+from fp8gemm.tuning.candidates import why_last
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
-from fp8gemm.tuning.select import Config, ranked_configs, rounded, why_last
+from fp8gemm.tuning.select import Config, as_launched, ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
@@ -71,7 +72,7 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     """
     if problem.m < 1:
         raise InputError(f"expected M >= 1, since nothing is launched without rows, got M = {problem.m}")
-    counted = rounded(problem)
+    counted = as_launched(problem, chip)
     costs: dict[Config, AnyCost] = {
         config: predict_config(counted, config, chip) for config in ranked_configs(problem, chip)
     }
@@ -90,6 +91,8 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
             *(_lost(counted, winner, loser, costs, chip) for loser in losers[:1]),
         ]
     choice += _other_orientation(winner, costs)
+    if problem.static_weights and not counted.static_weights:
+        choice.append("It is launched behind the kernel before it, where a static weight makes no difference.")
     return Explanation(
         problem=problem,
         chip=chip,

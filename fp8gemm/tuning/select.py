@@ -9,18 +9,9 @@ from functools import cache, lru_cache
 from operator import itemgetter
 
 from fp8gemm.sizes import check_whole_sizes
-from fp8gemm.tuning.candidates import (
-    CLUSTER_ROWS,
-    DEEP_RING_K,
-    DEEP_RINGS,
-    TILES_OF_SOME_K,
-    candidate_configs,
-    is_for_few_rows,
-    is_for_other_k,
-    is_for_other_sizes,
-    is_of_other_depth,
-)
+from fp8gemm.tuning.candidates import CLUSTER_ROWS, DEEP_RING_K, DEEP_RINGS, candidate_configs, why_last
 from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.dependent_launch import starts_ahead
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.model import Predictor, TileCost, tile_cost
 from fp8gemm.tuning.problem import (
@@ -82,13 +73,24 @@ def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -
 
     The one that a table names comes first, and the others by predicted cost. ``tables`` are those in force by default.
     """
-    eligible, last = _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)
+    eligible, last = _as_launched_ranked(problem, chip, tables)
     return eligible + last
 
 
 def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Those of `ranked_configs` that the choice may fall on, by prediction or by a table."""
-    return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)[0]
+    return _as_launched_ranked(problem, chip, tables)[0]
+
+
+def as_launched(problem: Problem, chip: Chip, tables: Tables | None = None) -> Problem:
+    """The problem, M as choices count it; with no static weight where the product has no use of one, because it starts
+    behind the kernel before it."""
+    counted = rounded(problem)
+    if not counted.static_weights:
+        return counted
+    first = _ranked(counted, chip, tables_in_force() if tables is None else tables)[0][0]
+    early = starts_ahead(counted.m, counted.n, counted.k, first, chip.num_sms)
+    return replace(counted, static_weights=early)
 
 
 def enumerate_configs(
@@ -183,6 +185,13 @@ def joined(steps: Sequence[tuple[int, Config]]) -> tuple[tuple[int, Config], ...
     return *(step for step, after in zip(steps, following, strict=False) if step[1] != after), *steps[-1:]
 
 
+def _as_launched_ranked(
+    problem: Problem, chip: Chip, tables: Tables | None
+) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
+    tables = tables_in_force() if tables is None else tables
+    return _ranked(as_launched(problem, chip, tables), chip, tables)
+
+
 @lru_cache(maxsize=4096)
 def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
     """Those that the choice may fall on, and those that come last; both best first."""
@@ -252,29 +261,6 @@ def swaps(problem: Problem) -> bool:
     """Whether configs of the swapped orientation are among the candidates: for few rows, a weight that is scaled by
     blocks, and an order of sums that may depend on M."""
     return problem.m <= FEW_ROWS[-1] and problem.scaling is Scaling.BLOCK and not problem.batch_invariant
-
-
-def why_last(problem: Problem, config: Config, chip: Chip) -> str:
-    """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
-    if isinstance(config, SwapAbConfig):
-        return ""
-    if problem.m >= CLUSTER_ROWS and is_for_few_rows(config):
-        return f"it is for less than {CLUSTER_ROWS} rows, so that one weight needs few kernels"
-    # A batch-invariant product has few configs as it is.
-    if not problem.batch_invariant and is_for_other_k(config, problem.k):
-        of_k = TILES_OF_SOME_K[config.tile]
-        limit = f"from {of_k.start}" if problem.k < of_k.start else f"below {of_k.stop}"
-        return f"it is for K {limit}, so that one weight needs few kernels"
-    if not problem.batch_invariant and is_for_other_sizes(config, problem):
-        return "it is for other N and K, so that one weight needs few kernels"
-    tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
-    if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
-        return "a CTA of its clusters would have no tile"
-    if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
-        return "its clusters, of which each has one tile, would not all run at once"
-    if is_of_other_depth(config, problem, tiles_m * tiles_n / chip.num_sms):
-        return "with another depth of its ring it is for so many tiles"
-    return ""
 
 
 @cache

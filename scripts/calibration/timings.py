@@ -13,11 +13,10 @@ from typing import Any
 
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench.regimes import Regime, parse_regime
-from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs, why_last
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, StoreKind
-from fp8gemm.tuning.select import why_last
 
 
 @dataclass(frozen=True)

@@ -131,11 +131,13 @@ NARROW_SPLIT = Tile(128, 96, split_k=2)
 @pytest.mark.parametrize(
     ("n", "k", "others"),
     [
-        (8, 16, {Tile(256, 128), Tile(64, 256)}),
-        (640, 2032, {Tile(256, 128)}),
-        (640, 2048, {Tile(256, 128), Tile(128, 64)}),
-        (768, 2048, {Tile(256, 128), Tile(128, 64), Tile(64, 32)}),
-        (2047, 2048, {Tile(256, 128), Tile(128, 64), Tile(64, 32), NARROW_SPLIT}),
+        (8, 16, {Tile(128, 256), Tile(64, 256)}),
+        (640, 2032, {Tile(128, 256)}),
+        (641, 2048, {Tile(128, 64)}),
+        (768, 2048, {Tile(128, 64), Tile(64, 32)}),
+        (2047, 2048, {Tile(128, 64), Tile(64, 32), NARROW_SPLIT}),
+        (2048, 2048, {Tile(64, 32), NARROW_SPLIT}),
+        (2176, 2048, {Tile(128, 256), Tile(64, 32), NARROW_SPLIT}),
         (4096, 16384, {Tile(64, 32), NARROW_SPLIT}),
     ],
 )

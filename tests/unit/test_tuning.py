@@ -29,6 +29,7 @@ from fp8gemm.tuning.model import predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import (
     Config,
+    as_launched,
     config_by_m,
     enumerate_configs,
     invariant_wave_cols,
@@ -114,7 +115,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
                 and -(-rows // config.block_m) * -(-n // config.block_n) > named.clusters(config.split_k)
             )
         )
-        order.append((is_last, predicted_us(replace(problem, m=rows), config, named)))
+        order.append((is_last, predicted_us(as_launched(problem, named), config, named)))
     assert order == sorted(order)
     assert not order[0][0] and order[0][1] > 0
 
