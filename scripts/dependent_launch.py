@@ -51,8 +51,8 @@ WEIGHTS = (
 )
 TURN_US, ROUNDS, OUTPUTS = 2_000.0, 5, 4
 METHOD = (
-    "CUDA-graph replay over rotating weights larger than three times L2, microseconds per call; all of a shape in turn, "
-    f"of {TURN_US / 1e3:g} ms each, median of {ROUNDS}"
+    "CUDA-graph replay over rotating weights larger than three times L2, microseconds per call; all of a shape in "
+    f"turns of {TURN_US / 1e3:g} ms, median of {ROUNDS}"
 )
 Row = dict[str, Any]
 

@@ -13,7 +13,7 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
-from fp8gemm.tuning.select import Config, as_launched, ranked_configs
+from fp8gemm.tuning.select import Config, as_launched, is_compared_in_bursts, ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
@@ -106,10 +106,10 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
 
 
 def predict_config(problem: Problem, config: Config, chip: Chip) -> AnyCost:
-    """The predicted cost of a config of either orientation."""
+    """The predicted cost of a config of either orientation, as choices compare it."""
     if isinstance(config, SwapAbConfig):
         return predict_swap_ab(problem, config, chip)
-    return predict(problem, config, chip)
+    return predict(problem, config, chip, in_burst=is_compared_in_bursts(problem))
 
 
 def _other_orientation(winner: Config, costs: Costs) -> list[str]:

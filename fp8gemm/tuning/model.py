@@ -90,10 +90,12 @@ class Cost:
     total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 
 
-def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constants = DEFAULT) -> Cost:
-    """Predicted cost of a problem under a legal config."""
+def predict(
+    problem: Problem, config: TileConfig, chip: Chip, constants: Constants = DEFAULT, *, in_burst: bool = False
+) -> Cost:
+    """Predicted cost of a problem under a legal config, under load that lasts or in a burst."""
     tile = tile_cost(problem, config, constants)
-    return Predictor(problem, config, chip, tile, constants).cost(problem.m)
+    return Predictor(problem, config, chip, tile, constants).cost(problem.m, in_burst=in_burst)
 
 
 def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAULT) -> TileCost:
@@ -190,11 +192,18 @@ class Predictor:
         *_, sm_us, l2_us, dram_us = self._times(m)
         return sm_us, l2_us, dram_us
 
-    def cost(self, m: int) -> Cost:
-        """All terms for so many rows."""
+    def burst_us(self, m: int) -> float:
+        """`Cost.burst_us` for so many rows."""
+        return self.cost(m).burst_us
+
+    def cost(self, m: int, *, in_burst: bool = False) -> Cost:
+        """All terms for so many rows, at the clock under load that lasts or at that of a burst."""
         cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us = self._times(m)
         tile, exponent = self._tile, self._constants.overlap_exponent
         burst = self._clock_mhz(rounds * tile.tile_cycles, energy, self._burst_limit)
+        burst_sm_us = self._drain_us + (sm_us - self._drain_us) * clock / burst
+        if in_burst:
+            clock, sm_us = burst, burst_sm_us
         return Cost(
             tensor_cycles=tile.tensor_cycles,
             shared_cycles=tile.shared_cycles,
@@ -208,8 +217,7 @@ class Predictor:
             energy_mj=energy,
             clock_mhz=clock,
             burst_mhz=burst,
-            burst_us=self._overhead_us
-            + norm(exponent, self._drain_us + (sm_us - self._drain_us) * clock / burst, l2_us, dram_us),
+            burst_us=self._overhead_us + norm(exponent, burst_sm_us, l2_us, dram_us),
             sm_us=sm_us,
             l2_us=l2_us,
             dram_us=dram_us,

@@ -163,7 +163,8 @@ def busiest_sm(config: SwapAbConfig, tiles: int, num_sms: int) -> int:
     if config.split_k == 1:
         return -(-tiles // num_sms)
     gpcs = min(hopper.GPCS, num_sms)
-    return -(-(-(-tiles // gpcs) * config.split_k) // (num_sms // gpcs))
+    evenly = -(-(-(-tiles // gpcs) * config.split_k) // (num_sms // gpcs))
+    return max(evenly, -(-tiles // hopper.clusters_at_once(num_sms, config.split_k)))
 
 
 def tiles_of(config: SwapAbConfig, m: int, n: int) -> int:

@@ -22,7 +22,12 @@ _FREE_KB_IN_FLIGHT = 100.0
 
 @dataclass(frozen=True)
 class SwapAbConstants:
-    """What the formulas leave open, as fitted to 3094 times of seven N x K at M from 8 to 128 (H200, 2026-11-22)."""
+    """What the formulas leave open, as fitted to 3094 times of seven N x K at M from 8 to 128 (H200, 2026-11-22).
+
+    ``held_cluster_us``, and that clusters take whole places of a GPC, are by 2752 times of 25 other N x K: from 16 to
+    128 rows the choice takes 1.9 % more than the fastest that was measured, and 2.3 with a static weight, instead of
+    3.6 and 5.4 (H200, 2026-11-27).
+    """
 
     launch_us: float = 1.87
     cluster_us: float = 1.22
@@ -43,6 +48,7 @@ class SwapAbConstants:
     handover_sm_share: float = 0.273  # of the tensor work, that is behind it
     handover_tail_share: float = 0.476  # of the sums and output
     beside_share: float = 0.379  # of what the ring can fetch meanwhile, lost where the next kernel is there already
+    held_cluster_us: float = 1.0  # with a static weight, of clusters that hold all of K: the next start beside them
 
 
 DEFAULT = SwapAbConstants()
@@ -99,13 +105,15 @@ def predict_swap_ab(
     crowd = constants.crowd_us_per_kb * max(in_flight / 1024 - _FREE_KB_IN_FLIGHT, 0.0)
     launch = constants.launch_us
     if problem.static_weights:
-        ctas = tiles * config.split_k
-        beside = min(max(chip.num_sms * resident - ctas, 0) / ctas, 1.0)
+        # The next kernel's clusters need as many places in one GPC as they have CTAs.
+        places = chip.clusters(config.split_k) * resident
+        beside = min(max(places - tiles, 0) / tiles, 1.0)
         ahead = held / steps
         window = ahead * dram * (1 - (constants.beside_share * beside if held < steps else 0.0))
         chain = constants.handover_us + constants.handover_sm_share * sm + constants.handover_tail_share * sums
         launch = constants.alone_us * (1 - beside) + max(chain - window, 0.0)
         launch = max(launch, chain + (1 - ahead) * dram - stream - tokens)
+        launch += constants.held_cluster_us if config.split_k > 1 and held == steps else 0.0
         sums = crowd = 0.0
     total = launch + stream + tokens + sums + crowd
     return SwapAbCost(tiles, resident, busiest, steps, step, dram, l2, ring, sm, tokens, sums, crowd, launch, total)

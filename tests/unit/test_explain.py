@@ -19,7 +19,7 @@ from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.errors import InputError
 from fp8gemm.tuning import explain, select, terms
 from fp8gemm.tuning.config import TileConfig, shared_bytes
-from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice
+from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice, predict_config
 from fp8gemm.tuning.hopper import CHIPS, SHARED_BYTES_PER_CTA, TENSOR_MACS_PER_CYCLE, Chip, named_chip
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, counted_rows
@@ -67,7 +67,7 @@ def test_all_terms_of_the_model_are_there_and_the_same(problem: Problem, chip: C
     assert explanation.configs == tuple(each for each in ranked if isinstance(each, TileConfig))[:5]
     assert explanation.configs[0] == ranked[0] and explanation.legal == len(ranked)
     counted = replace(problem, m=counted_rows(problem.m))
-    costs = [predict(counted, config, chip) for config in explanation.configs]
+    costs = [predict_config(counted, config, chip) for config in explanation.configs]
     for term in fields(Cost):
         assert values(explanation, term.name) == tuple(getattr(cost, term.name) for cost in costs)
     assert explanation.rows[-1].name == "total_us"
@@ -222,7 +222,7 @@ def test_terms_are_grouped_and_named_as_the_model_says(monkeypatch: pytest.Monke
         frozen=True,
     )
 
-    def cost(_: Problem, config: Any, __: Chip) -> Any:
+    def cost(_: Problem, config: Any, __: Chip, **___: bool) -> Any:
         us = predict(PROBLEMS[0], config, H200).total_us
         return described(1.5, 77, us - 1, 1.0, us)
 

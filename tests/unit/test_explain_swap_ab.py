@@ -12,9 +12,9 @@ from fp8gemm.cli import main as cli
 from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.tuning import select
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice
+from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice, predict_config
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
-from fp8gemm.tuning.model import Cost, predict
+from fp8gemm.tuning.model import Cost
 from fp8gemm.tuning.problem import OutputType, Problem, StoreKind, counted_rows
 from fp8gemm.tuning.select import ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes
@@ -92,7 +92,7 @@ def test_the_verdict_ends_with_what_the_other_orientation_would_take() -> None:
     problem, counted = Problem(5, 2112, 7168), Problem(8, 2112, 7168)
     explanation = explain_choice(problem, H200)
     us = {
-        config: predict(counted, config, H200).total_us
+        config: predict_config(counted, config, H200).total_us
         for config in ranked_configs(problem, H200)
         if isinstance(config, TileConfig)
     }

@@ -24,11 +24,10 @@ from fp8gemm.tuning.candidates import (
     is_for_other_sizes,
 )
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.hopper import CHIPS, Chip, chip_name, chip_of_device, limited_chip, named_chip
-from fp8gemm.tuning.model import predict
+from fp8gemm.tuning.explain import predict_config
+from fp8gemm.tuning.hopper import CHIPS, chip_name, chip_of_device, limited_chip, named_chip
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import (
-    Config,
     as_launched,
     config_by_m,
     enumerate_configs,
@@ -38,7 +37,6 @@ from fp8gemm.tuning.select import (
     select_config,
 )
 from fp8gemm.tuning.swap_ab import resident_ctas, swap_ab_candidates, tiles_of
-from fp8gemm.tuning.swap_ab_model import predict_swap_ab
 from tests.pace import quiet_ms
 
 LADDER = (0, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -65,11 +63,6 @@ def step_of(m: int) -> tuple[int, int]:
         if m <= rows:
             return before + 1, rows
     return (m - 1) // 64 * 64 + 1, -(-m // 64) * 64
-
-
-def predicted_us(problem: Problem, config: Config, chip: Chip) -> float:
-    cost = predict(problem, config, chip) if isinstance(config, TileConfig) else predict_swap_ab(problem, config, chip)
-    return cost.total_us
 
 
 @some
@@ -115,7 +108,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
                 and -(-rows // config.block_m) * -(-n // config.block_n) > named.clusters(config.split_k)
             )
         )
-        order.append((is_last, predicted_us(as_launched(problem, named), config, named)))
+        order.append((is_last, predict_config(as_launched(problem, named), config, named).total_us))
     assert order == sorted(order)
     assert not order[0][0] and order[0][1] > 0
 
@@ -171,7 +164,7 @@ def test_batch_invariant_choices_share_one_instruction_shape(
         ranked = ranked_configs(problem, named)
         assert {(config.wave_cols, config.warpgroups_k) for config in ranked} == {(width, 1)}
         assert ranked[0] == select_config(problem, named)
-        costs = [predicted_us(replace(problem, m=step_of(m)[1]), config, named) for config in ranked]
+        costs = [predict_config(replace(problem, m=step_of(m)[1]), config, named).total_us for config in ranked]
         free = select_config(replace(problem, batch_invariant=False), named)
         assert free not in ranked or costs[0] <= costs[ranked.index(free)]
 
