@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fp8gemm.kernels import swap_ab
+from fp8gemm.kernels import gemm, swap_ab
 from fp8gemm.kernels.catalogue import load_kernel
 from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.kernels.swap_ab import SwapAbKernel
@@ -93,6 +93,17 @@ def test_a_static_weight_is_for_programmatic_launches_alone(driver: Driver) -> N
     for programmatic in (False, True):
         call(load(256, programmatic=programmatic), case, torch.empty(M, N), static_weights=True)
     assert [block.params.static_weights for block in driver.blocks] == [0, 1]
+
+
+def test_a_weight_is_not_read_ahead_where_the_product_is_faster_behind(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, asked = cases.signed(M, N, 256, seed=0), list[tuple[object, ...]]()
+    for ahead in (True, False):
+        monkeypatch.setattr(gemm, "starts_ahead", lambda *sizes, ahead=ahead: asked.append(sizes) or ahead)
+        call(load(256), case, torch.empty(M, N), static_weights=True)
+    assert [block.params.static_weights for block in driver.blocks] == [1, 0]
+    assert asked == [(M, N, 256, CONFIG, 132)] * 2
 
 
 @pytest.mark.parametrize("k", [144, 1280])

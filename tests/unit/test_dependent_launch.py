@@ -1,0 +1,95 @@
+"""Which products start ahead of the end of the kernel before them: the rule, who asks it, and what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.dependent_launch import starts_ahead
+from fp8gemm.tuning.hopper import CHIPS, named_chip
+from fp8gemm.tuning.problem import packed_problem
+from fp8gemm.tuning.select import as_launched, ranked_configs, select_config
+from fp8gemm.tuning.swap_ab import SwapAbConfig
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "dependent-launch-h200.json"
+ROWS_OF_64, ROWS_OF_128 = TileConfig(64, 128, 8, warpgroups_m=1), TileConfig(128, 128, 6)
+FEW, MANY = range(1, 256), range(256, 2048)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "config", "ahead"),
+    [
+        (64, 4096, 4096, ROWS_OF_64, True),  # 32 CTAs, but the weight is small
+        (65, 4096, 4095, ROWS_OF_64, True),
+        (65, 4096, 4096, ROWS_OF_64, False),  # two CTAs read each row of the weight
+        (129, 4096, 4096, ROWS_OF_128, True),
+        (64, 8192, 4096, ROWS_OF_64, False),  # 64 CTAs
+        (64, 16384, 4096, ROWS_OF_64, True),  # 128
+        (64, 17024, 4096, ROWS_OF_64, False),  # 133
+        (128, 8192, 4096, replace(ROWS_OF_128, split_k=2), True),
+        (1024, 8192, 8191, ROWS_OF_128, True),
+        (1024, 8192, 8192, ROWS_OF_128, False),  # a millisecond's tenth
+        (96, 8192, 4096, SwapAbConfig(48, 64, 6), False),
+        (48, 8192, 4096, SwapAbConfig(48, 64, 6), True),
+    ],
+)
+def test_what_starts_ahead(m: int, n: int, k: int, config: TileConfig | SwapAbConfig, ahead: bool) -> None:
+    assert starts_ahead(m, n, k, config, 132) is ahead
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 3000),
+    n=st.integers(1, 40_000),
+    k=st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths),
+    chip=st.sampled_from(sorted(CHIPS)),
+)
+def test_a_static_weight_is_chosen_for_as_any_other_where_the_product_does_not_start_ahead(
+    m: int, n: int, k: int, chip: str
+) -> None:
+    problem, on = packed_problem(m, n, k), named_chip(chip)
+    static = replace(problem, static_weights=True)
+    if not as_launched(static, on).static_weights:
+        assert ranked_configs(static, on) == ranked_configs(problem, on)
+    else:
+        assert starts_ahead(as_launched(static, on).m, n, k, select_config(static, on), on.num_sms)
+
+
+def labelled(label: str) -> TileConfig | SwapAbConfig:
+    """What the rule asks of a config that has this label."""
+    found = re.fullmatch(r"(?:swap)?(\d+)x(\d+).*?(?:-split(\d)|-c(\d))?", label)
+    assert found is not None
+    block_m, block_n, split, cluster = (int(part or 1) for part in found.groups())
+    if label.startswith("swap"):
+        return SwapAbConfig(block_m, block_n, 2, split_k=cluster)
+    return replace(ROWS_OF_64, block_m=block_m, block_n=block_n, split_k=split)
+
+
+def speeds(way: str, rows: range) -> Iterator[tuple[float, float]]:
+    """Of each shape that was measured how much faster it is, than if it starts behind the kernel before it, if it starts
+    ahead of its end; and by the rule."""
+    for row in json.loads(RESULTS.read_text())["rows"]:
+        if row["m"] in rows:
+            ahead = row["behind"][way] / row["ahead"][way]
+            sizes: tuple[Any, ...] = row["m"], row["n"], row["k"]
+            yield ahead, ahead if starts_ahead(*sizes, labelled(row["ahead"]["config"]), 132) else 1.0
+
+
+@pytest.mark.parametrize("way", ["products", "quantized"])
+@pytest.mark.parametrize(("rows", "mean", "least"), [(FEW, 1.015, 0.94), (MANY, 0.998, 0.93)], ids=["few", "many"])
+def test_what_was_measured_is_faster_by_the_rule(way: str, rows: range, mean: float, least: float) -> None:
+    """Than if all started ahead, or all behind; of many rows, all clocks apart, as fast as behind."""
+    always, by_rule = zip(*speeds(way, rows), strict=True)
+    assert len(by_rule) >= 60
+    assert statistics.geometric_mean(by_rule) > max(statistics.geometric_mean(always), mean)
+    assert min(by_rule) > max(min(always), least)
