@@ -23,7 +23,6 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "dependent-launch-h200.json"
 ROWS_OF_64, ROWS_OF_128 = TileConfig(64, 128, 8, warpgroups_m=1), TileConfig(128, 128, 6)
-FEW, MANY = range(1, 256), range(256, 2048)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def labelled(label: str) -> TileConfig | SwapAbConfig:
 
 
 def speeds(way: str, rows: range) -> Iterator[tuple[float, float]]:
-    """Of each shape that was measured how much faster than behind the kernel before it: ahead of its end; by the rule."""
+    """How much faster than behind the kernel before it each measured shape is: ahead of its end, and by the rule."""
     for row in json.loads(RESULTS.read_text())["rows"]:
         if row["m"] in rows:
             ahead = row["behind"][way] / row["ahead"][way]
@@ -85,10 +84,19 @@ def speeds(way: str, rows: range) -> Iterator[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("way", ["products", "quantized"])
-@pytest.mark.parametrize(("rows", "mean", "least"), [(FEW, 1.015, 0.93), (MANY, 0.998, 0.9)], ids=["few", "many"])
-def test_what_was_measured_is_faster_by_the_rule(way: str, rows: range, mean: float, least: float) -> None:
-    """Than if all started ahead, or all behind; of many rows, all clocks apart, as fast as behind."""
-    always, by_rule = zip(*speeds(way, rows), strict=True)
-    assert len(by_rule) >= 60
-    assert statistics.geometric_mean(by_rule) > max(statistics.geometric_mean(always), mean)
-    assert min(by_rule) > max(min(always), least)
+def test_few_rows_were_faster_by_the_rule(way: str) -> None:
+    """Than if all started ahead, and than if none did."""
+    always, by_rule = zip(*speeds(way, range(1, 256)), strict=True)
+    assert len(by_rule) == 105
+    assert statistics.geometric_mean(by_rule) > statistics.geometric_mean(always) + 0.01
+    assert statistics.geometric_mean(by_rule) > 1.015
+    assert min(by_rule) > max(min(always), 0.93)
+
+
+@pytest.mark.parametrize("way", ["products", "quantized"])
+def test_many_rows_were_as_fast_by_the_rule(way: str) -> None:
+    """Where clocks make one of two equal launches up to 8 % slower than the other."""
+    always, by_rule = zip(*speeds(way, range(256, 2048)), strict=True)
+    assert len(by_rule) == 63
+    assert statistics.geometric_mean(by_rule) > max(statistics.geometric_mean(always), 1.0) - 0.002
+    assert min(by_rule) > min(always)
