@@ -43,7 +43,7 @@ from fp8gemm.tuning.hopper import Chip  # noqa: E402
 from fp8gemm.tuning.problem import Problem, packed_problem  # noqa: E402
 from fp8gemm.tuning.select import Config, select_config  # noqa: E402
 
-ROWS = "48,64,96,128,192,256,512,1024"
+ROWS = "8,16,32,48,64,96,128,192,256,512,1024"
 WEIGHTS = (
     "2112x7168,7168x2048,32768x512,5120x5120,4096x7168,24576x1536,8192x8192,10240x8192,16384x7168,7168x16384,"
     "5120x25600,7168x18432,8192x28672,36864x7168,57344x8192,"

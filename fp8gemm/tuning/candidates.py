@@ -78,10 +78,12 @@ TILES_OF_OTHER_SIZES = {
     Tile(64, 256): (range(640), range(LIMIT)),
     Tile(128, 64): (range(640, 2048), range(2048, LIMIT)),
     Tile(128, 96, split_k=2): (range(1600, LIMIT), range(LIMIT)),
+    Tile(128, 128, split_k=2): (range(512, 640), range(LIMIT)),
     Tile(64, 32): (range(768, LIMIT), range(LIMIT)),
 }
 """Tiles that are not worth compiling for these N with these K from `CLUSTER_ROWS` rows on. None of them was the
-fastest of those measured there, or by 1 % at most; with them some weights would need eleven kernels."""
+fastest of those measured there, or by 1 % at most, or is by the model, by 2 %; with them some weights would need eleven
+kernels."""
 
 TILES_IN_WHOLE_COLUMNS = {Tile(128, 256): 2304}
 """Tiles that are not worth compiling for less columns than this where at most half of the last tile of a row is used:
@@ -95,10 +97,12 @@ any of those shapes."""
 DEEP_RING_K = 2048
 DEEP_RINGS = {Tile(128, 256): 3}
 """From so much K on there are two of these tiles: one trades staging slots, down to so many, for a stage more."""
-DEEP_RING_ROUNDS, DEEP_RING_N = 2, 2048
+DEEP_RING_ROUNDS, DEEP_RING_N = 1, 2048
 """That with the deeper ring is for up to so many rounds of tiles and at least so many columns. In one round it is 1.3
-to 2.8 % faster, in two 0.6 to 1.0; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to 5248, 0.3 to 1.2 % up
-to 7168 (bursts, H200, 2026-11-25), and 0.4 to 1.3 % from 10880 to 16384 (bursts, H100, 2026-11-25)."""
+to 2.8 % faster; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to 5248, 0.3 to 1.2 % up to 7168 (bursts,
+H200, 2026-11-25), and 0.4 to 1.3 % from 10880 to 16384 (bursts, H100, 2026-11-25). In two rounds it was 0.6 to 1.0 %
+faster then in bursts; at three shapes of 2026-11-27 it is 0.3 % faster to 0.5 % slower, and under load that lasts 0.3
+to 1.0 % slower (H200)."""
 
 
 def candidate_configs(

@@ -21,7 +21,8 @@ class Constants:
     ahead_latency_cycles: float = _constant(180.0, "cycles", "the same where all it needs is in registers")
     drain_cycles: float = _constant(10.2, "cycles", "a K block's part in waiting for the last wave of a chunk")
     border_cycles: float = _constant(37.9, "cycles", "choosing between two weight scales, of a wave and warpgroup")
-    lower_wave_cycles: float = _constant(17.0, "cycles", "a K block's part for each further 64 rows of a warpgroup")
+    lower_wave_cycles: float = _constant(4.0, "cycles", "a K block's part for each further 64 rows of a warpgroup")
+    lower_row_scaled_cycles: float = _constant(17.0, "cycles", "the same with row scales of B")
     row_scale_cycles: float = _constant(1.0, "cycles", "multiplying by a row scale of B, of a column and wave")
     row_scale_bytes: float = _constant(
         64.0, "bytes", "of those above, that loads of a row scale of B keep from a warpgroup's waves"
@@ -62,13 +63,17 @@ that one are, too, what clusters and a second warpgroup cost, a launch, an idle 
 `border_cycles`, `row_scale_cycles`, `exchange_cycles`, `exchange_piece_cycles`, `multicast_share`, `voltage_exponent`,
 `burst_power` and `dram_latency_us`. `dram_byte_pj`, 68.1 by the fit, is what bands of tiles say it is, at the lower end
 (docs/tuning.md, "Where the cycles of prefill go"): with it the choice takes 0.64 % more than the fastest candidate in
-bursts instead of 0.69, and 0.42 % under sustained load instead of 0.44 (100 shapes of no fit, H100, 2026-11-26)."""
+bursts instead of 0.69, and 0.42 % under sustained load instead of 0.44 (100 shapes of no fit, H100, 2026-11-26).
+`lower_wave_cycles` is 17 by the fit, to which 256x128 was no candidate for N < 4096; with 4 the choice takes 0.19 %
+more than the fastest instead of 0.25 at 111 shapes under sustained load, 0.23 instead of 0.28 at 121 in bursts (H200,
+2026-11-27)."""
 
 GROUPED = replace(
     DEFAULT,
     shared_bytes_per_cycle=79.5,
     wave_latency_cycles=257.0,
     ahead_latency_cycles=145.0,
+    lower_wave_cycles=17.0,
     load_latency_cycles=2680.0,
     block_exponent=4.81,
     tile_cycles=688.0,

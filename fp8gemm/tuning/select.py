@@ -88,9 +88,11 @@ def as_launched(problem: Problem, chip: Chip, tables: Tables | None = None) -> P
     counted = rounded(problem)
     if not counted.static_weights:
         return counted
-    first = _ranked(counted, chip, tables_in_force() if tables is None else tables)[0][0]
-    early = starts_ahead(counted.m, counted.n, counted.k, first, chip.num_sms)
-    return replace(counted, static_weights=early)
+    tables = tables_in_force() if tables is None else tables
+    eligible, _ = _ranked(counted, chip, tables)
+    early = starts_ahead(counted.m, counted.n, counted.k, eligible[0], chip.num_sms)
+    # What a table says was measured as it is launched.
+    return replace(counted, static_weights=early or tables.config(counted, chip, eligible) is not None)
 
 
 def enumerate_configs(

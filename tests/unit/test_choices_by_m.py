@@ -71,7 +71,7 @@ def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, 
     assert len(depths) < 2 or problem.k >= 2048
     if len(depths) == 2:
         tiles = -(-problem.m // 128) * -(-problem.n // 256)
-        few = problem.n >= 2048 and tiles <= 2 * named_chip(chip).num_sms
+        few = problem.n >= 2048 and tiles <= named_chip(chip).num_sms
         assert eligible[0].stages == (max if few else min)(config.stages for config in depths)
 
 

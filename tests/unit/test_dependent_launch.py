@@ -35,6 +35,9 @@ ROWS_OF_64, ROWS_OF_128 = TileConfig(64, 128, 8, warpgroups_m=1), TileConfig(128
         (64, 8192, 4096, ROWS_OF_64, False),  # 64 CTAs
         (64, 16384, 4096, ROWS_OF_64, True),  # 128
         (64, 17024, 4096, ROWS_OF_64, False),  # 133
+        (32, 14336, 4096, ROWS_OF_64, True),  # 112, of few rows
+        (33, 14336, 4096, ROWS_OF_64, False),
+        (32, 13440, 4096, ROWS_OF_64, False),  # 105
         (128, 8192, 4096, replace(ROWS_OF_128, split_k=2), True),
         (1024, 8192, 8191, ROWS_OF_128, True),
         (1024, 8192, 8192, ROWS_OF_128, False),  # a millisecond's tenth

@@ -101,7 +101,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
                 k >= 2048
                 and store is StoreKind.TMA
                 and config.tile == (128, 256, 1, 1, 1, 1)
-                and (config.stages == 4) != (n >= 2048 and -(-rows // 128) * -(-n // 256) <= 2 * named.num_sms)
+                and (config.stages == 4) != (n >= 2048 and -(-rows // 128) * -(-n // 256) <= named.num_sms)
             )
             or (
                 config.split_k > 1
