@@ -2,7 +2,8 @@
 
 Each in two ways: one product behind the other, and each behind the quantiser of its activation, as layers have them.
 The weight does not change, and is read ahead where a product starts ahead. What `fp8gemm.tuning.dependent_launch` says
-of each shape is not asked here, so that the results show whether it is right. Runs from a checkout, on a Hopper GPU.
+of a shape is noted, and not followed, so that the results show whether it is right. Runs from a checkout, on a Hopper
+GPU.
 
 Exit code 0: measured. 2: bad arguments. 3: no Hopper GPU.
 """
@@ -39,6 +40,7 @@ from fp8gemm.lab.bench.operands import Call, normal  # noqa: E402
 from fp8gemm.lab.bench.timing import measure_in_turn, schedule  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
 from fp8gemm.products.quantize import quantize_activation, quantize_weight  # noqa: E402
+from fp8gemm.tuning.dependent_launch import starts_ahead  # noqa: E402
 from fp8gemm.tuning.hopper import Chip  # noqa: E402
 from fp8gemm.tuning.problem import Problem, packed_problem  # noqa: E402
 from fp8gemm.tuning.select import Config, select_config  # noqa: E402
@@ -105,6 +107,7 @@ def measure(problem: Problem, chip: Chip, generator: torch.Generator) -> Row:
     row: Row = {"m": m, "n": n, "k": k}
     for name, config in choices(problem, chip).items():
         row[name] = {"config": config.label, **{way: us[f"{name} {way}"] for way in ("products", "quantized")}}
+    row["rule"] = "ahead" if starts_ahead(m, n, k, choices(problem, chip)["ahead"], chip.num_sms) else "behind"
     return row
 
 

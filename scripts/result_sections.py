@@ -60,7 +60,14 @@ SECTIONS = {
     "bench_shapes": Section(_BENCH[0], speed.bench_shapes, _BENCH[1]),
     "calibration": Section(_CALIBRATION, choice.calibration, "scripts/calibrate.py --json"),
     "random": Section("random-burst-h200.json", choice.random_shapes, _GOALS),
-    "random_sustained": Section("random-sustained-h100.json", choice.random_shapes, _GOALS),
+    "random_sustained": Section("random-sustained-h200.json", choice.random_shapes, _GOALS),
+    "few_rows_choice": Section("few-rows-choice-h200.json", choice.random_shapes, "fp8gemm tune --results"),
+    "few_rows_choice_static": Section(
+        "few-rows-choice-static-h200.json", choice.random_shapes, "fp8gemm tune --static-weights --results"
+    ),
+    "dependent_launch": Section(
+        "dependent-launch-h200.json", choice.dependent_launch, "scripts/dependent_launch.py --json"
+    ),
     "prefill_burst": Section("prefill-burst-h200.json", speed.bench, _GOALS),
     "prefill_sustained": Section("prefill-sustained-h200.json", speed.bench, _GOALS),
     "gradients_burst": Section("gradients-burst-h200.json", speed.bench_shapes, _GOALS),

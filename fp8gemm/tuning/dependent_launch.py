@@ -5,10 +5,10 @@ start so take the SMs in the order in which these fall free. Where they are fewe
 over the GPU as those of a grid that starts as a whole; and CTAs that share the rows of a weight start apart, and read
 them apart. Both cost a share of the time, so that they count where a weight is large.
 
-Products one behind the other, with a weight that does not change, 15 N x K and 48 to 192 rows: if all start ahead,
-0.5 % faster on average, and 20 % slower at worst; by the rule here 2.4 % faster, and at worst 1 % slower. Behind a
-quantiser: 0.8 % slower, and 26 % at worst; by the rule 2.0 % faster, and 5 % slower. From 256 to 1024 rows: 0.4 and
-0.0 % faster, by the rule 0.7 and 0.8 % (H200, 2026-11-27).
+With a weight that does not change, 21 N x K (H200, 2026-11-27): of 48 to 192 rows products one behind the other are as
+fast on average if all start ahead, and 14 % slower at worst; by the rule here 2 % faster, and 2 % slower. Behind a
+quantiser: as fast, and 26 % slower at worst; by the rule 2 % faster, and 5 % slower. Of 8 to 32 rows they are 9 and 6 %
+faster, by the rule 10 and 7; from 256 rows on as fast either way (docs/tuning.md, "Ahead or behind").
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from result_tables.markdown import MISSING, Result, source, table, whole
 from result_tables.speed import PEERS, spread
 
 ALL = "all"
+MOST_OF_FEW = 128
+ROWS = (("8 to 32", range(1, 48)), ("48 to 192", range(48, 256)), ("256 to 1024", range(256, 2048)))
+"""Classes of M that what starts ahead is shown by."""
 
 
 def calibration(result: Result) -> list[str]:
@@ -49,7 +52,8 @@ def random_shapes(result: Result) -> list[str]:
     classes = in_order([m_class(row["m"]) for row in timed])
     rows = [_random_row(name, [row for row in timed if m_class(row["m"]) == name], peers) for name in classes]
     missing = len(result["rows"]) - len(timed)
-    count = f"{whole(len(timed))} random shapes"
+    kind = "random shapes" if max(row["m"] for row in timed) > MOST_OF_FEW else "shapes"
+    count = f"{whole(len(timed))} {kind}"
     heads = ["M", "shapes", "regret", "95 % within", "worst"]
     return [
         source(result, f"torch {result['torch']}", count) + f" {result['method'][0].upper()}{result['method'][1:]}.",
@@ -64,6 +68,32 @@ def random_shapes(result: Result) -> list[str]:
         ),
         *(["", f"Shapes at which the choice was not measured: {missing}."] if missing else []),
     ]
+
+
+def dependent_launch(result: Result) -> list[str]:
+    """How much faster it is to start ahead of the end of the kernel before, than behind it: always, and by the rule."""
+    heads = ["M", "shapes", *(f"{way}, {who}" for way in ("products", "behind a quantiser") for who in ("all", "rule"))]
+    cells = [
+        [name, whole(len(rows)), *(spread(_ahead(rows, way, rule)) for way in _WAYS for rule in (False, True))]
+        for name, of in ROWS
+        if (rows := [row for row in result["rows"] if row["m"] in of])
+    ]
+    weights = len({(row["n"], row["k"]) for row in result["rows"]})
+    return [
+        source(result, f"torch {result['torch']}", f"{weights} N x K") + f" {result['method']}.",
+        "",
+        "Speed of products with a static weight relative to those behind the kernel before them, if all start ahead of "
+        "its end, and if those do of which the rule says so: geometric mean, and from the least to the largest.",
+        "",
+        *table(heads, cells),
+    ]
+
+
+_WAYS = ("products", "quantized")
+
+
+def _ahead(rows: Sequence[dict[str, Any]], way: str, rule: bool) -> list[float]:
+    return [1.0 if rule and row["rule"] == "behind" else row["behind"][way] / row["ahead"][way] for row in rows]
 
 
 def _random_row(name: str, rows: list[dict[str, Any]], peers: Sequence[str]) -> list[str]:

@@ -87,13 +87,21 @@ def speeds(way: str, rows: range) -> Iterator[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("way", ["products", "quantized"])
-def test_few_rows_were_faster_by_the_rule(way: str) -> None:
+def test_the_middle_of_m_was_faster_by_the_rule(way: str) -> None:
     """Than if all started ahead, and than if none did."""
-    always, by_rule = zip(*speeds(way, range(1, 256)), strict=True)
+    always, by_rule = zip(*speeds(way, range(48, 256)), strict=True)
     assert len(by_rule) == 105
-    assert statistics.geometric_mean(by_rule) > statistics.geometric_mean(always) + 0.01
-    assert statistics.geometric_mean(by_rule) > 1.015
-    assert min(by_rule) > max(min(always), 0.93)
+    assert statistics.geometric_mean(by_rule) > max(statistics.geometric_mean(always) + 0.01, 1.015)
+    assert min(by_rule) > max(min(always), 0.94)
+
+
+@pytest.mark.parametrize("way", ["products", "quantized"])
+def test_few_rows_lost_nothing_by_the_rule(way: str) -> None:
+    """They are faster ahead, but for a few."""
+    always, by_rule = zip(*speeds(way, range(1, 48)), strict=True)
+    assert len(by_rule) == 63
+    assert statistics.geometric_mean(by_rule) > statistics.geometric_mean(always) > 1.05
+    assert min(by_rule) >= min(always)
 
 
 @pytest.mark.parametrize("way", ["products", "quantized"])
