@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +38,7 @@ from fp8gemm.lab.bench.graph import GraphTimer  # noqa: E402
 from fp8gemm.lab.bench.operands import Call, normal  # noqa: E402
 from fp8gemm.lab.bench.timing import measure_in_turn, schedule  # noqa: E402
 from fp8gemm.lab.provenance import provenance  # noqa: E402
+from fp8gemm.lab.tune.measure import rotated  # noqa: E402
 from fp8gemm.products.quantize import quantize_activation, quantize_weight  # noqa: E402
 from fp8gemm.tuning.dependent_launch import starts_ahead  # noqa: E402
 from fp8gemm.tuning.hopper import Chip  # noqa: E402
@@ -51,6 +51,7 @@ WEIGHTS = (
     "5120x25600,7168x18432,8192x28672,36864x7168,57344x8192,"
     "4096x4096,6144x4096,4096x14336,28672x4096,7168x9216,18432x7168"  # the rule was made without these
 )
+WAYS = ("products", "quantized")
 TURN_US, ROUNDS, OUTPUTS = 2_000.0, 5, 4
 METHOD = (
     "CUDA-graph replay over rotating weights larger than three times L2, microseconds per call; all of a shape in "
@@ -66,21 +67,15 @@ def choices(problem: Problem, chip: Chip) -> dict[str, Config]:
     return {"ahead": ahead, "behind": select_config(problem, chip)}
 
 
-def kernels(problem: Problem, chip: Chip) -> dict[str, SingleKernel]:
-    """Of each choice its kernel, launched as it says."""
-    return {
-        name: load_kernel(problem, config, device_index=0, num_sms=chip.num_sms, programmatic=name == "ahead")
-        for name, config in choices(problem, chip).items()
-    }
-
-
-def calls(problem: Problem, chip: Chip, generator: torch.Generator, sets: int) -> Iterator[tuple[str, list[Call]]]:
-    """By name, a call for each weight: of products alone, and behind a quantiser."""
+def calls(
+    problem: Problem, kernels: Mapping[str, SingleKernel], generator: torch.Generator, sets: int
+) -> Iterator[tuple[str, list[Call]]]:
+    """By a kernel's name and way, a call for each weight: of products alone, and behind a quantiser."""
     m, n, k = problem.m, problem.n, problem.k
     x = normal(generator, m, k)
     a, scales_a = quantize_activation(x)
     b, scales_b = quantize_weight(normal(generator, n, k))
-    weights = [(b.view(torch.int64).roll(rows, 0).view(b.dtype), scales_b.clone()) for rows in range(sets)]
+    weights = [(rotated(b, rows), scales_b.clone()) for rows in range(sets)]
     outs = [torch.empty(m, n, dtype=torch.bfloat16, device="cuda") for _ in range(OUTPUTS)]
 
     def multiply(kernel: SingleKernel, index: int, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -92,7 +87,7 @@ def calls(problem: Problem, chip: Chip, generator: torch.Generator, sets: int) -
     def quantized(kernel: SingleKernel, index: int) -> torch.Tensor:
         return multiply(kernel, index, *quantize_activation(x))
 
-    for name, kernel in kernels(problem, chip).items():
+    for name, kernel in kernels.items():
         yield f"{name} products", [partial(multiply, kernel, index, a, scales_a) for index in range(sets)]
         yield f"{name} quantized", [partial(quantized, kernel, index) for index in range(sets)]
 
@@ -100,21 +95,26 @@ def calls(problem: Problem, chip: Chip, generator: torch.Generator, sets: int) -
 def measure(problem: Problem, chip: Chip, generator: torch.Generator) -> Row:
     m, n, k = problem.m, problem.n, problem.k
     plan = schedule(m, n, k, l2_bytes=device_info(0).l2_bytes, measure_us=TURN_US)
+    chosen = choices(problem, chip)
+    kernels = {
+        name: load_kernel(problem, config, device_index=0, num_sms=chip.num_sms, programmatic=name == "ahead")
+        for name, config in chosen.items()
+    }
     timers: Mapping[str, Callable[[], float]] = {
-        name: GraphTimer(of_name, plan) for name, of_name in calls(problem, chip, generator, plan.sets)
+        name: GraphTimer(of_name, plan) for name, of_name in calls(problem, kernels, generator, plan.sets)
     }
     us = measure_in_turn(timers, rounds=ROUNDS).us
     row: Row = {"m": m, "n": n, "k": k}
-    for name, config in choices(problem, chip).items():
-        row[name] = {"config": config.label, **{way: us[f"{name} {way}"] for way in ("products", "quantized")}}
-    row["rule"] = "ahead" if starts_ahead(m, n, k, choices(problem, chip)["ahead"], chip.num_sms) else "behind"
+    for name, config in chosen.items():
+        row[name] = {"config": config.label, **{way: us[f"{name} {way}"] for way in WAYS}}
+    row["rule"] = "ahead" if starts_ahead(m, n, k, chosen["ahead"], chip.num_sms) else "behind"
     return row
 
 
-def speeds(rows: list[Row], way: str) -> str:
+def shown(row: Row) -> str:
     """How much faster it is to start ahead."""
-    ratios = [row["behind"][way] / row["ahead"][way] for row in rows]
-    return f"{way} {statistics.geometric_mean(ratios):.4f} ({min(ratios):.3f} to {max(ratios):.3f})"
+    speeds = (f"{way} {row['behind'][way] / row['ahead'][way]:.3f}" for way in WAYS)
+    return f"{row['m']}x{row['n']}x{row['k']}".ljust(18) + f" {row['ahead']['config']:26} {' '.join(speeds)}"
 
 
 def main() -> int:
@@ -146,8 +146,7 @@ def main() -> int:
             break
         rows.append(measure(problem, chip, generator))
         with apart(options):
-            shape, ways = f"{problem.m}x{problem.n}x{problem.k}", ("products", "quantized")
-            print(f"{shape:18} {rows[-1]['ahead']['config']:26}", *(speeds(rows[-1:], way) for way in ways), flush=True)
+            print(shown(rows[-1]), flush=True)
         if not prints_json(options):
             tell_json(options, result)
     if prints_json(options):

@@ -24,9 +24,9 @@ _FREE_KB_IN_FLIGHT = 100.0
 class SwapAbConstants:
     """What the formulas leave open, as fitted to 3094 times of seven N x K at M from 8 to 128 (H200, 2026-11-22).
 
-    ``held_cluster_us``, and that clusters take whole places of a GPC, are by 2752 times of 25 other N x K: from 16 to
-    128 rows the choice takes 1.9 % more than the fastest that was measured, and 2.3 with a static weight, instead of
-    3.6 and 5.4 (H200, 2026-11-27).
+    ``held_cluster_us``, and that clusters take whole places of a GPC, are by 2752 times of these and 18 other N x K:
+    from 16 to 128 rows the choice takes 1.9 % more than the fastest that was measured, and 2.3 with a static weight,
+    instead of 3.6 and 5.4 (H200, 2026-11-27).
     """
 
     launch_us: float = 1.87

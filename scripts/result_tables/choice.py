@@ -12,7 +12,6 @@ from result_tables.markdown import MISSING, Result, source, table, whole
 from result_tables.speed import PEERS, spread
 
 ALL = "all"
-MOST_OF_FEW = 128
 ROWS = (("8 to 32", range(1, 48)), ("48 to 192", range(48, 256)), ("256 to 1024", range(256, 2048)))
 """Classes of M that what starts ahead is shown by."""
 
@@ -46,13 +45,17 @@ def calibration(result: Result) -> list[str]:
 
 
 def random_shapes(result: Result) -> list[str]:
-    """Regret of the choice, and its speed relative to each peer, by class of M."""
+    """`shapes` that were drawn at random."""
+    return shapes(result, "random shapes")
+
+
+def shapes(result: Result, kind: str = "shapes") -> list[str]:
+    """Regret of the choice, and its speed relative to each peer, by class of M. ``kind``: of what shapes."""
     timed = [row for row in result["rows"] if row["choice"] in row["us"]]
     peers = [peer for peer in PEERS if any(peer in row.get("peers", {}) for row in timed)]
     classes = in_order([m_class(row["m"]) for row in timed])
     rows = [_random_row(name, [row for row in timed if m_class(row["m"]) == name], peers) for name in classes]
     missing = len(result["rows"]) - len(timed)
-    kind = "random shapes" if max(row["m"] for row in timed) > MOST_OF_FEW else "shapes"
     count = f"{whole(len(timed))} {kind}"
     heads = ["M", "shapes", "regret", "95 % within", "worst"]
     return [

@@ -187,7 +187,7 @@ class _OperandSets:
         self._sets = [(a, scales_a, b, scales_b)]
         for index in range(1, plan.sets):
             own_scales = empty_mn_major(*scales_a.shape, device=a.device).copy_(scales_a)
-            self._sets.append((_rotated(a, index), own_scales, _rotated(b, index), scales_b.clone()))
+            self._sets.append((rotated(a, index), own_scales, rotated(b, index), scales_b.clone()))
         count = min(max(L2_MULTIPLE * device.l2_bytes // (2 * m * n) + 1, MIN_SETS), plan.sets)
         self._outs = [torch.empty(m, n, dtype=torch.bfloat16, device=a.device) for _ in range(count)]
         self._expected: Tensor | None = None
@@ -239,7 +239,7 @@ class _OperandSets:
             require_close(out, self._expected, MAX_DIFFERENCE, "the first config's result")
 
 
-def _rotated(codes: Tensor, rows: int) -> Tensor:
+def rotated(codes: Tensor, rows: int) -> Tensor:
     """A copy, rows moved down; eight bytes at a time, because bytes are slow to copy."""
     return codes.view(torch.int64).roll(rows, 0).view(codes.dtype)
 
