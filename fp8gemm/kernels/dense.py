@@ -13,6 +13,7 @@ from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.raster import raster_band
+from fp8gemm.tuning.streaming import streamed_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,7 @@ class DenseKernel(SingleKernel):
                 ("k", problem.k),
                 *asdict(config).items(),
                 *([("raster_band", raster_band(config, problem.n))] if config.split_k == 1 else []),
+                ("streamed_rows", streamed_rows(problem, config)),
                 ("shared_bytes", DenseKernel.shared_bytes(problem, config)),
                 ("scaling", problem.scaling),
                 ("grouping", Grouping.NONE),

@@ -76,7 +76,7 @@ class GroupedKernel(GemmKernel):
         parts += [config.label, problem.output.value, problem.store.value]
         parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
         swaps = isinstance(config, SwapAbConfig)
-        of_orientation: tuple[tuple[str, ConfigValue], ...] = (("scaling", problem.scaling),)
+        of_orientation: tuple[tuple[str, ConfigValue], ...] = ("scaling", problem.scaling), ("streamed_rows", 0)
         if swaps:
             of_orientation = ("cluster_m", 1), ("cluster_n", 1)
         band = _WHOLE_BAND if isinstance(config, SwapAbConfig) else raster_band(config, problem.n)

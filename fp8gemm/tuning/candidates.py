@@ -81,7 +81,7 @@ TILES_OF_OTHER_SIZES = {
     Tile(128, 128, split_k=2): (range(512, 640), range(LIMIT)),
     Tile(64, 32): (range(768, LIMIT), range(LIMIT)),
 }
-"""Tiles that are not worth compiling for these N with these K from `CLUSTER_ROWS` rows on. None of them was the
+"""Tiles that are not worth compiling for these N with these K from `MANY_ROWS` rows on. None of them was the
 fastest of those measured there, or by 1 % at most, or is by the model, by 2 %; with them some weights would need eleven
 kernels."""
 
@@ -89,10 +89,13 @@ TILES_IN_WHOLE_COLUMNS = {Tile(128, 256): 2304}
 """Tiles that are not worth compiling for less columns than this where at most half of the last tile of a row is used:
 256x128 is as good there within 1.2 % by the model, and eleven kernels would be needed of N = 2112."""
 
-CLUSTER_ROWS = 256
+MANY_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
-"""Tiles that are worth compiling for less than `CLUSTER_ROWS` rows alone. From 64 rows on no cluster was the fastest at
-any of those shapes."""
+TILES_OF_FEW_ROWS = (*CLUSTER_TILES, Tile(128, 64, split_k=2), Tile(192, 96), Tile(192, 128, split_k=2))
+"""Tiles that are worth compiling for less than `MANY_ROWS` rows alone. From 64 rows on no cluster that shares operands
+was the fastest at any of those shapes. 128x64 with K divided is 4 to 6 % faster than others at 96 and 128x4096x7168
+with a static weight; tiles of 192 rows, which read a weight once, by 3 to 8 % at 160 and 192 rows of three N x K of 13
+(H200, 2026-11-27). Where B has row scales only the clusters are, and of the others nothing was measured."""
 
 DEEP_RING_K = 2048
 DEEP_RINGS = {Tile(128, 256): 3}
@@ -110,7 +113,8 @@ def candidate_configs(
 ) -> Iterator[TileConfig]:
     """Every config worth compiling for so much K, in a fixed order."""
     of_rows = TILES_OF_ROW_SCALES if scaling is Scaling.ROW else ()
-    for tile in (*TILES, *of_rows, *TILES_OF_SOME_K, *CLUSTER_TILES):
+    of_few_rows = CLUSTER_TILES if scaling is Scaling.ROW else TILES_OF_FEW_ROWS
+    for tile in (*TILES, *of_rows, *TILES_OF_SOME_K, *of_few_rows):
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
@@ -129,8 +133,8 @@ def deep_ring(tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling
 
 
 def is_for_few_rows(config: TileConfig) -> bool:
-    """Whether it is a candidate for less than `CLUSTER_ROWS` rows alone."""
-    return config.tile in CLUSTER_TILES
+    """Whether it is a candidate for less than `MANY_ROWS` rows alone."""
+    return config.tile in TILES_OF_FEW_ROWS
 
 
 def is_for_other_k(config: TileConfig, k: int) -> bool:
@@ -140,7 +144,7 @@ def is_for_other_k(config: TileConfig, k: int) -> bool:
 
 def is_for_other_sizes(config: TileConfig, problem: Problem) -> bool:
     """Whether, with so many rows, it is a candidate for other N and K alone."""
-    if problem.m < CLUSTER_ROWS:
+    if problem.m < MANY_ROWS:
         return False
     if problem.n < TILES_IN_WHOLE_COLUMNS.get(config.tile, 0):
         return 0 < problem.n % config.block_n <= config.block_n // 2
@@ -161,8 +165,8 @@ def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) ->
     """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
     if isinstance(config, SwapAbConfig):
         return ""
-    if problem.m >= CLUSTER_ROWS and is_for_few_rows(config):
-        return f"it is for less than {CLUSTER_ROWS} rows, so that one weight needs few kernels"
+    if problem.m >= MANY_ROWS and is_for_few_rows(config):
+        return f"it is for less than {MANY_ROWS} rows, so that one weight needs few kernels"
     # A batch-invariant product has few configs as it is.
     if not problem.batch_invariant and is_for_other_k(config, problem.k):
         of_k = TILES_OF_SOME_K[config.tile]
@@ -231,6 +235,8 @@ def divided(tile: Tile, scaling: Scaling, stages: int) -> tuple[TileConfig, ...]
     """
     if tile.block_m > WAVE_ROWS and scaling is Scaling.ROW and tile.block_m * tile.block_n >= STACKED_ELEMENTS:
         divisions: tuple[tuple[int, int], ...] = ((1, 2), (2, 1))
+    elif tile.block_m == 3 * WAVE_ROWS:
+        divisions = ((3, 1),)
     elif tile.block_m > WAVE_ROWS:
         divisions = ((2, 1),)
     elif tile.warpgroups_k > 1:

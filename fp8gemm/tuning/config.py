@@ -13,10 +13,11 @@ from fp8gemm.tuning.problem import OutputType, Scaling, StoreKind
 BARRIER_BYTES = 8
 WAVE_ROWS = 64
 MAX_WAVE_COLS = 192
-MAX_WARPGROUPS = 2
-"""Of consumers."""
 PROMOTION_REGISTERS = 200
 """Of a thread's 232, or more where there is one warpgroup: what addresses, scales and the loop need is left."""
+REGISTERS_OF_THREE = {1: 96, 2: 128}
+"""The same of 160, where there are three warpgroups, by the CTAs that divide K: half of the columns leave an epilogue
+that adds C and a bias as many as it needs."""
 CROWDED_REGISTERS = 176
 """The same with row scales of B and a share of K; or a group's own K and addresses in the epilogue."""
 ROW_SCALE_REGISTERS = 216
@@ -49,7 +50,8 @@ class TileConfig:
         block_k: columns of a K block; one scale block, so that promotion happens once a K block.
         stages: depth of the ring in shared memory, in K blocks for each of warpgroups_k.
         cluster_m, cluster_n: CTAs along M (they share B) and along N (they share A).
-        warpgroups_m, warpgroups_n: how the consumer warpgroups divide the tile.
+        warpgroups_m, warpgroups_n: how the consumer warpgroups divide the tile. There are one or two, or three with 64
+            rows each.
         warpgroups_k: consumer warpgroups that share K instead: a stage holds a K block for each, and their sums are
             added at the end of a tile.
         split_k: CTAs of a cluster that divide K instead of sharing operands: one cluster computes a tile.
@@ -188,11 +190,12 @@ def violations(
     if not 1 <= config.split_k <= MAX_SPLIT:
         return [f"1 to {MAX_SPLIT} CTAs of a cluster divide K, not {config.split_k}"]
     if min(config.warpgroups_m, config.warpgroups_n, config.warpgroups_k) < 1:
-        return [f"needs one or {MAX_WARPGROUPS} consumer warpgroups, has {divided}"]  # no other rule has a meaning then
+        return [f"needs one or two consumer warpgroups, has {divided}"]  # no other rule has a meaning then
     found = []
     warpgroup_cols = config.block_n // config.warpgroups_n
-    if config.warpgroups > MAX_WARPGROUPS:
-        found.append(f"needs one or {MAX_WARPGROUPS} consumer warpgroups, has {divided}")
+    are_three = config.warpgroups_m == config.warpgroups == 3
+    if config.warpgroups > 2 and not are_three:
+        found.append(f"needs one or two consumer warpgroups, or three above one another, has {divided}")
     if config.block_k != 128:
         found.append(f"block_k must be the scale block, 128, is {config.block_k}")
     if config.block_m % (config.warpgroups_m * WAVE_ROWS) or not 0 < config.block_m <= hopper.MAX_BOX_ROWS:
@@ -228,7 +231,9 @@ def violations(
     if scaling is Scaling.ROW and wave_cols != warpgroup_cols:
         found.append(f"row scales of B are kept of one wave's columns, and a warpgroup has {warpgroup_cols}")
     registers, most = config.promotion_registers, PROMOTION_REGISTERS
-    if scaling is Scaling.ROW and config.warpgroups_k > 1:
+    if are_three:
+        most = REGISTERS_OF_THREE.get(config.split_k, 0) if scaling is Scaling.BLOCK else 0
+    elif scaling is Scaling.ROW and config.warpgroups_k > 1:
         most = CROWDED_REGISTERS
     elif scaling is Scaling.ROW:
         registers, most = registers + config.kept_scales, ROW_SCALE_REGISTERS

@@ -53,6 +53,7 @@ class Constants:
     cluster_us: float = _constant(1.03, "us", "what a cluster adds to that")
     dram_latency_us: float = _constant(1.1, "us", "from asking device memory for the first bytes to having them")
     overlap_exponent: float = _constant(39.0, "exponent", "how well SM, L2 and DRAM time hide each other")
+    streamed_share: float = _constant(0.94, "share", "of SM and L2 time that is left where B leaves L2 first")
 
 
 DEFAULT = Constants()

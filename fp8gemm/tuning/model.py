@@ -24,6 +24,7 @@ from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.problem import Problem, Scaling
 from fp8gemm.tuning.raster import block_in_flight, raster_band
+from fp8gemm.tuning.streaming import STREAMED_FROM, streamed_rows
 
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""
@@ -78,9 +79,14 @@ class Cost:
     burst_mhz: float = cost_term("in a burst", "MHz", "clock_mhz at the power that some milliseconds may draw")
     burst_us: float = cost_term("in a burst", "us", "total_us at burst_mhz")
     sm_us: float = cost_term(
-        "time", "us", "rounds * tile_cycles / clock_mhz + output of the last tile / drain rate", part=True
+        "time",
+        "us",
+        "rounds * tile_cycles / clock_mhz + output of the last tile / drain rate; less where B leaves L2 first",
+        part=True,
     )
-    l2_us: float = cost_term("time", "us", "rounds * K blocks * their bytes / L2 rate of an SM", part=True)
+    l2_us: float = cost_term(
+        "time", "us", "rounds * K blocks * their bytes / L2 rate of an SM; less where B leaves L2 first", part=True
+    )
     dram_us: float = cost_term(
         "time", "us", "latency + (inputs as often as L2 forgets them + output) / DRAM rate", part=True
     )
@@ -177,11 +183,12 @@ class Predictor:
         self._overhead_us = launch_us(config, constants) + (constants.cluster_us if config.cluster_size > 1 else 0.0)
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
+        self._streamed_rows = streamed_rows(problem, config)
 
     def total_us(self, m: int, limit: float = math.inf) -> float:
         """`Cost.total_us` for so many rows; infinity instead, sooner, if it cannot be less than a limit."""
         # NOTE: a norm is at least its largest value, and no clock is higher than the highest.
-        if self._overhead_us + self._rounds(m) * self._least_us_of_round >= limit:
+        if self._overhead_us + self._share(m) * self._rounds(m) * self._least_us_of_round >= limit:
             return math.inf
         sm_us, l2_us, dram_us = self.times_us(m)
         if self._overhead_us + max(sm_us, l2_us, dram_us) >= limit:
@@ -202,7 +209,8 @@ class Predictor:
         cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us = self._times(m)
         tile, exponent = self._tile, self._constants.overlap_exponent
         burst = self._clock_mhz(rounds * tile.tile_cycles, energy, self._burst_limit)
-        burst_sm_us = self._drain_us + (sm_us - self._drain_us) * clock / burst
+        drain_us = self._share(m) * self._drain_us
+        burst_sm_us = drain_us + (sm_us - drain_us) * clock / burst
         if in_burst:
             clock, sm_us = burst, burst_sm_us
         return Cost(
@@ -226,6 +234,10 @@ class Predictor:
             total_us=self._overhead_us + norm(exponent, sm_us, l2_us, dram_us),
         )
 
+    def _share(self, m: int) -> float:
+        """What is left of the time of SMs and L2 where B leaves L2 first."""
+        return self._constants.streamed_share if STREAMED_FROM <= m <= self._streamed_rows else 1.0
+
     def _rounds(self, m: int) -> int:
         return -(-(-(-m // self._rows_of_cluster) * self._cluster_cols) // self._clusters)
 
@@ -238,9 +250,11 @@ class Predictor:
         energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
         cycles = rounds * tile.tile_cycles
         clock = self._clock_mhz(cycles, energy, self._power_limit)
-        l2_us = rounds * tile.l2_bytes / chip.l2_bytes_per_us
+        share = self._share(m)
+        sm_us = share * (self._drain_us + cycles / clock)
+        l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
         dram_us = self._constants.dram_latency_us + dram_bytes / chip.dram_bytes_per_us
-        return cluster_tiles, rounds, energy, clock, self._drain_us + cycles / clock, l2_us, dram_us
+        return cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us
 
     def _refetched_bytes(self, m: int, rows: int) -> float:
         """Operand bytes that are read from device memory more than once.

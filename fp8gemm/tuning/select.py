@@ -9,7 +9,14 @@ from functools import cache, lru_cache
 from operator import itemgetter
 
 from fp8gemm.sizes import check_whole_sizes
-from fp8gemm.tuning.candidates import CLUSTER_ROWS, DEEP_RING_K, DEEP_RINGS, candidate_configs, why_last
+from fp8gemm.tuning.candidates import (
+    DEEP_RING_K,
+    DEEP_RINGS,
+    MANY_ROWS,
+    candidate_configs,
+    is_for_few_rows,
+    why_last,
+)
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.dependent_launch import starts_ahead
 from fp8gemm.tuning.hopper import Chip, named_chip
@@ -116,9 +123,9 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
     """``select`` as a step function of M: (largest M, config) pairs, ascending, up to ``problem.m`` rounded up."""
     tables = tables_in_force()
     last = problem.counted_m
-    few = counted_between(1, min(last, CLUSTER_ROWS - ROW_STEP))
+    few = counted_between(1, min(last, MANY_ROWS - ROW_STEP))
     steps = [(m, select_config(replace(problem, m=m), chip, tables)) for m in few]
-    if last >= CLUSTER_ROWS:
+    if last >= MANY_ROWS:
         shared = problem if tables.rows(problem, chip) else replace(problem, static_weights=False)
         steps += _of_many_rows(replace(shared, m=last), chip, tables)
     return joined(steps)
@@ -155,19 +162,19 @@ def _problem(
 
 @lru_cache(maxsize=1024)
 def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[int, Config], ...]:
-    """`config_by_m` from `CLUSTER_ROWS` to ``problem.m``: hundreds of choices, of which none ranks more than the best.
+    """`config_by_m` from `MANY_ROWS` to ``problem.m``: hundreds of choices, of which none ranks more than the best.
 
     From there on the same configs come last for all M, but for those that divide K, of which the more do, and for those
     that a tile has two of.
     """
-    least_m, tuned = replace(problem, m=CLUSTER_ROWS), tables.rows(problem, chip)
+    least_m, tuned = replace(problem, m=MANY_ROWS), tables.rows(problem, chip)
     eligible = [
         each
         for each in _predictors(_without_m(problem), chip)
         if each[0].tile in DEEP_RINGS or not why_last(least_m, each[0], chip)
     ]
     steps: list[tuple[int, Config]] = []
-    for m in counted_between(CLUSTER_ROWS, problem.m):
+    for m in counted_between(MANY_ROWS, problem.m):
         if m in tuned:
             steps.append((m, select_config(replace(problem, m=m), chip, tables)))
             continue
@@ -244,8 +251,11 @@ def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     predictors = _predictors(Problem(0, n, k, scaling=scaling), chip)
 
     def cost(width: int) -> float:
-        of_width = [predictor for config, predictor in predictors if _is_invariant(config, width)]
-        return sum(math.log(min(predictor.total_us(m) for predictor in of_width)) for m in TYPICAL_ROWS)
+        of_width = [(config, predictor) for config, predictor in predictors if _is_invariant(config, width)]
+        return sum(
+            math.log(min(each.total_us(m) for config, each in of_width if m < MANY_ROWS or not is_for_few_rows(config)))
+            for m in TYPICAL_ROWS
+        )
 
     widths = {config.wave_cols for config, _ in predictors if _is_in_order(config)}
     return min(sorted(widths, reverse=True), key=cost)
@@ -266,8 +276,11 @@ def is_compared_in_bursts(problem: Problem) -> bool:
     The swapped ones' model is of times in turns, in which no clock falls far. Where a weight is read for two tiles of
     tokens the choice takes 1.6 % more than the fastest of 20 so, and 2.4 % with a static weight, else 4.7 and 4.0 (50
     shapes of 96 and 128 rows); where it is read once 2.4 and 6.1 %, else 2.1 and 5.0 (68 shapes, H200, 2026-11-27).
+    With 64 rows ordinary configs have become faster since: 0.8 %, else 3.6; with a static weight 2.6, else 0.7 (13
+    shapes).
     """
-    return swaps(problem) and problem.m > MAX_TOKENS
+    read_twice = problem.m > MAX_TOKENS
+    return swaps(problem) and (read_twice or (problem.m == MAX_TOKENS and not problem.static_weights))
 
 
 def swaps(problem: Problem) -> bool:

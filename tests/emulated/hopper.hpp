@@ -106,7 +106,6 @@ struct Thread {
     uint32_t given[5];  // to the lanes of its warp
 };
 
-constexpr uint32_t kLaunchRegisters = 168;
 inline uint32_t current, cta, ctas, count, cluster_size, cluster_arrivals, cluster_phases;
 inline bool in_thread;
 inline uint64_t events;
@@ -122,6 +121,10 @@ inline std::string failure;
 inline void (*body)(const void*);
 inline const void* body_params;
 
+/// Of a thread when the CTA starts: its share of the SM, in steps of eight.
+inline int64_t launch_registers() {
+    return std::min(65536 / count / 8 * 8, 255u);
+}
 inline uint32_t rank() {
     return current / count;
 }

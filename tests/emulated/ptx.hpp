@@ -45,15 +45,15 @@ inline void compute_here(uint32_t&) {}
 
 template <uint32_t kRegisters>
 void decrease_registers() {
-    emulated::of_cluster[emulated::rank()].free_registers += int64_t{emulated::kLaunchRegisters} - kRegisters;
+    emulated::of_cluster[emulated::rank()].free_registers += emulated::launch_registers() - kRegisters;
     step();
 }
 template <uint32_t kRegisters>
 void increase_registers() {
-    constexpr int64_t kMore = int64_t{kRegisters} - emulated::kLaunchRegisters;
+    const int64_t more = kRegisters - emulated::launch_registers();
     int64_t& free = emulated::of_cluster[emulated::rank()].free_registers;
-    emulated::wait_until([&] { return free >= kMore; });
-    free -= kMore;
+    emulated::wait_until([&] { return free >= more; });
+    free -= more;
 }
 inline void named_barrier_sync(uint32_t barrier, uint32_t threads) {
     emulated::meet(barrier, threads);
@@ -175,14 +175,19 @@ inline void tma_load_2d_multicast(void* destination, const TensorMap& map, uint6
 inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer) {
     tma_load_2d_multicast(destination, map, barrier, inner, outer, 1u << emulated::rank());
 }
+inline uint64_t evict_first_policy() {
+    return 1;
+}
+inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer,
+                        uint64_t policy) {
+    require(policy == evict_first_policy(), "a load with a policy that was not made");
+    tma_load_2d(destination, map, barrier, inner, outer);
+}
 template <bool kAdds = false>
 inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {
     const uint32_t place = shared_address(source);
     self().open_stores.push_back({map_of(map, place), place, 0, inner, outer, 1u << emulated::rank(), kAdds});
     step();
-}
-inline uint64_t evict_first_policy() {
-    return 1;
 }
 template <bool kAdds = false>
 inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer, uint64_t policy) {

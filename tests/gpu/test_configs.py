@@ -17,6 +17,8 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.streaming import streamed_rows
+from fp8gemm.tuning.table import tile_of
 from tests import cases
 from tests.cases import Case
 from tests.gpu.faults.support import Kind, config_of, configs_of, launch, make_kernels, nans, poisoned
@@ -27,8 +29,15 @@ BF16, FP32 = torch.bfloat16, torch.float32
 # One tile and less, a tail in every dimension, several tiles per CTA, fewer K blocks than stages and more, odd numbers
 # of them and even ones, the last one whole or partial.
 SHAPES = {
-    StoreKind.TMA: [(1, 8, 16), (65, 576, 144), (300, 2112, 512), (777, 1024, 3088), (4096, 2112, 256)],
-    StoreKind.PREDICATED: [(1, 1, 16), (130, 100, 112), (300, 2111, 512), (777, 577, 3088)],
+    StoreKind.TMA: [
+        (1, 8, 16),
+        (65, 576, 144),
+        (190, 584, 3088),
+        (300, 2112, 512),
+        (777, 1024, 3088),
+        (4096, 2112, 256),
+    ],
+    StoreKind.PREDICATED: [(1, 1, 16), (130, 100, 112), (190, 577, 3088), (300, 2111, 512), (777, 577, 3088)],
 }
 # Outputs of two and of four bytes are staged in different ways; float16 ones as bfloat16 ones are.
 KINDS = (Kind(BF16), Kind(FP32), Kind(BF16, Scaling.ROW), Kind(FP32, Scaling.ROW))
@@ -78,7 +87,7 @@ ADDED_TILES = [
     (kind, store, tile)
     for kind in ADDED
     for store in StoreKind
-    for tile in dict.fromkeys(config.label.split("-s")[0] for config in configs_of(kind.problem(1, 128, 128, store)))
+    for tile in dict.fromkeys(tile_of(config) for config in configs_of(kind.problem(1, 128, 128, store)))
 ]
 
 
@@ -90,7 +99,7 @@ def compiled_with_addends(device):
 
 def with_addends(kind: Kind, store: StoreKind, tile: str) -> tuple[Problem, TileConfig]:
     problem = kind.problem(300, 1160 if store is StoreKind.TMA else 1157, 400, store)
-    return problem, config_of(problem, f"{tile}-c1x1")
+    return problem, config_of(problem, tile)
 
 
 @pytest.mark.parametrize(("kind", "store", "tile"), ADDED_TILES, ids=lambda value: getattr(value, "value", str(value)))
@@ -120,6 +129,7 @@ LOOPS = (
     "128x192",
     "128x160",
     "128x144",
+    "192x96",
 )
 LOOPS_BY_ROWS = ("128x128", "128x64", "64x192", "256x64", "64x192-c1x2", "128x128-c2x1", "128x192-c2x1")
 # Where the warpgroups share K, each goes through half of the blocks: these numbers are as many steps as the ones above
@@ -197,6 +207,20 @@ def test_a_config_that_shares_k_gives_a_row_the_same_bits_whatever_is_beside_it(
             part = replace(case, a=case.a[rows], scales_a=to_mn_major(case.scales_a[rows]))
             out = run(replace(problem, m=len(part.a)), config, part)
             assert torch.equal(out, whole[rows]), f"{case}, {rows}, {config}"
+
+
+@pytest.mark.parametrize("tile", ["64x64", "64x128", "64x64-k2", "128x128", "128x192", "192x96"])
+def test_a_weight_that_leaves_l2_first_is_the_same(tile, device, seed):
+    """On few SMs, with all rows of a tile and without, and with the last columns missing."""
+    problem = Problem(300, 1160, 4112)
+    config = config_of(problem, f"{tile}-c1x1")
+    assert streamed_rows(problem, config) == 255
+    case = cases.distinct_scales(300, 1160, 4112, seed=seed, device=device)
+    whole = run(problem, config, case, num_sms=5)
+    case.check(whole).raise_if_failed(f"{case}, {config}")
+    for rows in (1, 64, 193, 255, 256):
+        part = replace(case, a=case.a[:rows], scales_a=to_mn_major(case.scales_a[:rows]))
+        assert torch.equal(run(replace(problem, m=rows), config, part, num_sms=5), whole[:rows]), f"{rows}, {config}"
 
 
 SOME_TILES = ("256x128-c1x1", "128x112-c1x1", "256x64-c2x1", "64x64-c1x2", "64x64-k2-c2x1", "64x96-k2-c1x2")

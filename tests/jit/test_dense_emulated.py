@@ -63,6 +63,10 @@ WANTED = [
     (Problem(150, 101, 656, F32, PREDICATED, Scaling.ROW), "128x192-s2"),  # with one in flight
     (Problem(300, 136, 400, F32, scaling=Scaling.ROW), "256x128-s2"),
     (Problem(300, 200, 656, F32, scaling=Scaling.ROW), "128x192-s2-c2x1"),  # with one in flight
+    (Problem(150, 200, 2640), "192x96-s2"),  # of few rows beside K, so that B leaves L2 first
+    (Problem(60, 101, 1168, F32, PREDICATED, **ADDED), "192x96-s3"),
+    (Problem(192, 304, 784), "192x128-split2"),
+    (Problem(400, 304, 1168, F32, StoreKind.TMA, **ADDED), "192x128-split2"),
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M and N are zeroed."""
@@ -74,6 +78,7 @@ FAULTS = {
     "first-steps-asked-for-twice": 3,
     "ring-goes-on-from-its-first-place": 3,
     "first-steps-of-every-tile-passed-over": 8,
+    "streamed-weights-of-the-next-rows": 37,
     "bytes-expected-too-few": 0,
     "one-reader-too-few": 3,
     "no-fence-after-barrier-init": 0,

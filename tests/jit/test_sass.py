@@ -17,6 +17,7 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.streaming import streamed_rows
 from tests.first_steps import first_steps, steps_of_tile
 from tests.jit.sass import Instructions, find, instructions_of
 
@@ -159,7 +160,9 @@ def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(ker
     def holds(kernel: Kernel) -> bool:
         loads = kernel.find(r"UTMALDG\.2D")
         shared = [text for text in loads if "MULTICAST" in text.split()[0]]
-        boxes = 4 if kernel.problem.scaling is Scaling.ROW else 3
+        streamed = [text for text in loads if "desc[" in text]  # a copy of B more, with a hint to L2
+        streams = streamed_rows(kernel.problem, kernel.config) > 0
+        boxes = (4 if kernel.problem.scaling is Scaling.ROW else 3) + streams
         blocks, sharers = kernel.config.warpgroups_k, kernel.config.cluster_m * kernel.config.cluster_n
         # Ahead of the roles, and in the load role, which of one tile, where K is divided, may find nothing left.
         of_kernel = kernel.config, kernel.problem.k_blocks
@@ -169,9 +172,11 @@ def test_operands_are_loaded_by_tma_and_shared_by_multicast_in_clusters_only(ker
             places in ((1, 2) if all_ahead else (2,))
             and len(loads) == places * blocks * boxes
             and len(shared) == places * blocks * (sharers - 1)
+            and len(streamed) == places * blocks * streams
         )
 
     assert failing(kernels, holds) == []
+    assert {streamed_rows(kernel.problem, kernel.config) > 0 for kernel in kernels} == {False, True}
     assert {kernel.config.cluster_size for kernel in kernels} == {1, 2, 4}
 
 

@@ -101,6 +101,12 @@ _LOADS = (
         _EXACT,
     ),
     Mutant(
+        "streamed-weights-of-the-next-rows",
+        "the rows of a B that leaves L2 first come from the tile beside",
+        (Edit(_COPIES, "k, row_b, ptx::evict_first", "k, row_b + Shape::kBlockN, ptx::evict_first"),),
+        ("tests/gpu/test_configs.py::test_a_weight_that_leaves_l2_first_is_the_same[64x128]",),
+    ),
+    Mutant(
         "rest-of-a-not-loaded",
         "the rows of A after the last whole box count as past M",
         (Edit(_COPIES, "row < rows ? minimum(rows - row, most) : 0", "row + most <= rows ? most : 0"),),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.tuning.candidates import CLUSTER_ROWS, DEEP_RINGS, candidate_configs, is_for_other_sizes, why_last
+from fp8gemm.tuning.candidates import DEEP_RINGS, MANY_ROWS, candidate_configs, is_for_other_sizes, why_last
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
@@ -52,7 +52,7 @@ def test_what_comes_last_from_many_rows_on_does_not_depend_on_m(problem: Problem
     configs = [config for config in candidate_configs(problem.store, k=problem.k) if config.tile not in DEEP_RINGS]
     last = [
         {config for config in configs if why_last(replace(problem, m=m), config, on)}
-        for m in (CLUSTER_ROWS, problem.m + CLUSTER_ROWS, 2**31)
+        for m in (MANY_ROWS, problem.m + MANY_ROWS, 2**31)
     ]
     assert last[0] <= last[1] <= last[2]
     assert all(config.split_k > 1 for config in last[2] - last[0])  # each cluster has one tile, and all run at once

@@ -10,11 +10,11 @@ import pytest
 
 from fp8gemm.tuning import hopper
 from fp8gemm.tuning.candidates import (
-    CLUSTER_ROWS,
-    CLUSTER_TILES,
+    MANY_ROWS,
     MAX_STAGES,
     NARROW_SLOTS,
     TILES,
+    TILES_OF_FEW_ROWS,
     TILES_OF_SOME_K,
     candidate_configs,
     deepest_config,
@@ -31,10 +31,10 @@ TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
 LEGAL = TileConfig(128, 128, 4)
 SHARED_K = TileConfig(64, 128, 3, warpgroups_m=1, warpgroups_k=2)
 BROKEN = {
-    "consumer warpgroups, has 2 x 2 x 1": (replace(LEGAL, warpgroups_n=2), TMA),
+    "three above one another, has 2 x 2 x 1": (replace(LEGAL, warpgroups_n=2), TMA),
     "consumer warpgroups, has 0 x 2 x 1": (replace(LEGAL, warpgroups_m=0, warpgroups_n=2), TMA),
     "consumer warpgroups, has 1 x 1 x 0": (replace(SHARED_K, warpgroups_k=0), TMA),
-    "consumer warpgroups, has 1 x 1 x 3": (replace(SHARED_K, stages=2, warpgroups_k=3), PREDICATED),
+    "three above one another, has 1 x 1 x 3": (replace(SHARED_K, stages=2, warpgroups_k=3), PREDICATED),
     "a multiple of 32 columns, not 128 x 128": (replace(SHARED_K, block_m=128, stages=2), PREDICATED),
     "a multiple of 32 columns, not 64 x 80": (replace(SHARED_K, block_n=80), TMA),
     "a multiple of 32 columns, not 64 x 256": (replace(SHARED_K, block_n=256, stages=2), PREDICATED),
@@ -108,7 +108,7 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
 @pytest.mark.parametrize("store", list(StoreKind))
 def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
     every = [config.tile for config in candidate_configs(store)]
-    assert every == [*TILES, *TILES_OF_SOME_K, *CLUSTER_TILES]
+    assert every == [*TILES, *TILES_OF_SOME_K, *TILES_OF_FEW_ROWS]
     for config in candidate_configs(store):
         assert is_for_few_rows(config) or config.cluster_m * config.cluster_n == 1
 
@@ -145,8 +145,8 @@ NARROW_SPLIT = Tile(128, 96, split_k=2)
 )
 def test_with_many_rows_some_tiles_are_for_other_sizes_alone(n: int, k: int, others: set[Tile]) -> None:
     for config in candidate_configs(TMA):
-        assert is_for_other_sizes(config, Problem(CLUSTER_ROWS, n, k)) == (config.tile in others)
-        assert not is_for_other_sizes(config, Problem(CLUSTER_ROWS - 1, n, k))
+        assert is_for_other_sizes(config, Problem(MANY_ROWS, n, k)) == (config.tile in others)
+        assert not is_for_other_sizes(config, Problem(MANY_ROWS - 1, n, k))
 
 
 @pytest.mark.parametrize(("tile", "width"), WIDTHS.items(), ids=str)
@@ -213,7 +213,8 @@ def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
         assert least <= shared_bytes(config, store) < least + 4096
         assert (config.block_bytes(), config.stage_bytes()) == (block, stage)
         is_one_wave = config.block_m == 64 and config.block_n <= 128 and config.warpgroups_k * config.split_k == 1
-        assert config.warpgroups == (1 if is_one_wave else 2) and config.threads == 128 * (1 + config.warpgroups)
+        of_rows = {64: 1 if is_one_wave else 2, 192: 3}
+        assert config.warpgroups == of_rows.get(config.block_m, 2) and config.threads == 128 * (1 + config.warpgroups)
 
 
 def test_warpgroups_that_share_k_hold_a_block_each_and_the_sums_of_a_whole_tile() -> None:

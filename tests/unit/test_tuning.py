@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.candidates import (
-    CLUSTER_ROWS,
+    MANY_ROWS,
     candidate_configs,
     is_for_few_rows,
     is_for_other_k,
@@ -94,7 +94,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
         is_last = isinstance(config, TileConfig) and (
             -(-m // config.block_m) < config.cluster_m
             or -(-n // config.block_n) < config.cluster_n
-            or (rows >= CLUSTER_ROWS and is_for_few_rows(config))
+            or (rows >= MANY_ROWS and is_for_few_rows(config))
             or is_for_other_k(config, k)
             or is_for_other_sizes(config, Problem(rows, n, k))
             or (
@@ -267,7 +267,7 @@ def test_a_cluster_is_never_more_than_the_sms_hold_at_once(m: int, n: int, k: in
 @given(n=ns, k=ks, chip=chips)
 def test_many_rows_of_one_weight_need_at_most_ten_kernels(n: int, k: int, chip: str) -> None:
     from_few_rows = config_by_m(Problem(16_384, n, k), named_chip(chip))
-    assert len({config for m, config in from_few_rows if m >= CLUSTER_ROWS}) <= 10
+    assert len({config for m, config in from_few_rows if m >= MANY_ROWS}) <= 10
 
 
 def test_a_first_choice_takes_a_millisecond_at_most() -> None:

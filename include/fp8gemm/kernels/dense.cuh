@@ -86,15 +86,17 @@ struct Dense {
     using Epilogue = EpiloguePolicy<Output>;
 
     static constexpr uint32_t kNumThreads = (1 + Shape::kWarpgroups) * kThreadsPerWarpgroup;
-    /// Scales of B's rows take the consumers more registers, and a load warpgroup that looks up no groups needs fewer.
+    /// Scales of B's rows take the consumers more registers, and a load warpgroup that looks up no groups needs fewer. Three
+    /// warpgroups of consumers have less each.
     static constexpr bool kGivesMore = Config::kScaling == Scaling::kRow && Config::kGrouping == Grouping::kNone;
-    static constexpr uint32_t kLoadRegisters = kGivesMore ? 24 : 40;
-    static constexpr uint32_t kMultiplyRegisters = kGivesMore ? 240 : 232;
+    static constexpr bool kAreThree = Shape::kWarpgroups == 3;
+    static constexpr uint32_t kLoadRegisters = kAreThree ? 32 : kGivesMore ? 24 : 40;
+    static constexpr uint32_t kMultiplyRegisters = kAreThree ? 160 : kGivesMore ? 240 : 232;
 
     /// One consumer warpgroup has registers enough from the launch.
     static constexpr bool kMovesRegisters = Shape::kWarpgroups > 1;
 
-    static_assert(Shape::kWarpgroups <= 2, "the register split is for one load and two consumer warpgroups");
+    static_assert(Shape::kWarpgroups <= 3, "the register split is for one load and at most three consumer warpgroups");
     static_assert(Shape::kSharers <= 2, "operands are multicast to at most one other CTA");
 
     using Params = KernelParams;

@@ -16,6 +16,8 @@ namespace fp8gemm {
 /// but takes longer for such a row than for one that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and
 /// 12.5 us for 128 (H200, 2026-11-22). What is left in their place, be it NaN, reaches only rows and columns of the output
 /// that are not stored.
+///
+/// Up to Config::kStreamedRows rows B leaves L2 first: fp8gemm/tuning/streaming.py.
 template <class Config>
 class OperandCopies {
     using Shape = TileShape<Config>;
@@ -27,6 +29,7 @@ class OperandCopies {
     static constexpr bool kEndsInsideTile =
         Config::kGrouping == Grouping::kNone && Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
     static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
+    static_assert(Config::kStreamedRows == 0 || Shape::kSharers == 1, "what a cluster shares has no such copies");
 
     /// What a tile's stages hold of an operand.
     struct Rows {
@@ -150,7 +153,9 @@ private:
         if (Shape::kSharers == 1 || operands.a.map != nullptr) {
             load_part<Config::kClusterN, kPartOfA>(stages_.a[slot], *operands.a.map, full, k, row_a, rank_n_);
         }
-        if (Shape::kSharers == 1 || operands.b.map != nullptr) {
+        if (Config::kStreamedRows > 0 && m_ <= Config::kStreamedRows) {
+            ptx::tma_load_2d(stages_.b[slot], *operands.b.map, full, k, row_b, ptx::evict_first_policy());
+        } else if (Shape::kSharers == 1 || operands.b.map != nullptr) {
             load_part<Config::kClusterM, kPartOfB>(stages_.b[slot], *operands.b.map, full, k, row_b, rank_m_);
         }
     }
