@@ -81,8 +81,8 @@ class Kernel:
 def dense_kernels() -> Iterator[Kernel]:
     """Scalings, outputs and stores in every combination, each plain, and with a cluster of two, C and bias.
 
-    The plain ones have tails in every dimension; the others several K blocks more and, by TMA, whole tiles. Last comes
-    one whose warpgroups share K, with several tiles of sums to exchange.
+    The plain ones have tails in every dimension; the others several K blocks more and, by TMA, whole tiles. Last come
+    one whose warpgroups share K, with several tiles of sums to exchange, and those of three warpgroups.
     """
     addends = (Addend.BFLOAT16, Addend.FLOAT32)
     for i, (scaling, output, store) in enumerate(product(Scaling, OutputType, StoreKind)):
@@ -99,6 +99,9 @@ def dense_kernels() -> Iterator[Kernel]:
     yield Kernel(gradient, next(candidate_configs(gradient.store, gradient.output, gradient.scaling)))
     sharing = next(config for config in candidate_configs(StoreKind.TMA) if config.warpgroups_k > 1)
     yield Kernel(Problem(512, 256, 640), sharing)
+    for config in candidate_configs(StoreKind.TMA):
+        if config.warpgroups == 3:
+            yield Kernel(Problem(250, 304, 656, c=Addend.BFLOAT16), config)
 
 
 def swap_ab_kernels() -> Iterator[Kernel]:

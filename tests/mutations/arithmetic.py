@@ -20,7 +20,7 @@ _ONE_MORE = _K_LOOP.replace("<", "<=")
 _ZEROES = """\
                 const bool zeroes = kZeroesMissingRows && m_ >= kManyRows && step / Config::kStages == 1;
 """
-_LOADS = "                load(tile, zeroes ? copies_.whole_boxes() : operands, step);"
+_LOADS = "                load<kIsStreamed>(tile, zeroes ? copies_.whole_boxes() : operands, step);"
 _LAST_STEP = "minimum(step, tile.steps() - 1)"
 
 # A wave is started where the tile's sums are known.

@@ -28,7 +28,7 @@ _ADVANCE = """\
 _LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"
 _READERS = "Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, operands.stage_bytes()"
-_FILL = "        copies_.fill("
+_FILL = "        copies_.template fill<kIsStreamed>("
 _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
 # What a wave's products are made of, kept until the wave is finished.
 _FACTORS = (

@@ -18,6 +18,9 @@ namespace fp8gemm {
 /// NOTE: Multiplying what is left in the place of rows that are not asked for costs energy, which zeros do not: where power
 /// counts and K is long, the tile's second pass over the ring, for which nobody waits, asks for these rows too, and leaves
 /// zeros to the others.
+///
+/// Up to Config::kStreamedRows rows B leaves L2 first (fp8gemm/tuning/streaming.py), but for what `begin` asked for. That is a
+/// loop of its own: a branch inside makes B late (2 % of 256x4096x7168, in turn, H200, 2026-11-27).
 template <class Config>
 class OperandLoader : Tracer<Config, Track::kLoad> {
     using Shape = TileShape<Config>;
@@ -46,7 +49,7 @@ public:
             const auto operands = copies.operands_of(walk.tile);
 #pragma unroll 1
             for (uint32_t step = 0; step < minimum(kFirstSteps, walk.tile.steps()); ++step) {
-                copies.fill(walk.tile, operands, step, step, [](uint32_t) {});
+                copies.template fill<false>(walk.tile, operands, step, step, [](uint32_t) {});
             }
         }
     }
@@ -58,25 +61,13 @@ public:
     /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it.
     template <class Schedule>
     FP8GEMM_DEVICE void run(Walk<Schedule> walk) {
-        bool has_begun = true;
-        for (; walk.more; walk.advance()) {
-            const typename Schedule::Tile& tile = walk.tile;
-            this->mark_tile(tile);
-            const auto operands = copies_.operands_of(tile);
-            uint32_t step = 0;
-            if (has_begun) {
-                for (; step < minimum(kFirstSteps, tile.steps()); ++step) {
-                    pass_begun(step);
-                }
-                has_begun = false;
-            }
-            // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
-#pragma unroll 1
-            for (; step < tile.steps(); ++step) {
-                const bool zeroes = kZeroesMissingRows && m_ >= kManyRows && step / Config::kStages == 1;
-                load(tile, zeroes ? copies_.whole_boxes() : operands, step);
+        if constexpr (Config::kStreamedRows > 0) {
+            if (m_ <= Config::kStreamedRows) {
+                run_as<true>(walk);
+                return;
             }
         }
+        run_as<false>(walk);
     }
 
     /// By the same thread, after `run`: a CTA may not exit while others of its cluster can still write to its shared memory
@@ -93,6 +84,29 @@ public:
     }
 
 private:
+    template <bool kIsStreamed, class Schedule>
+    FP8GEMM_DEVICE void run_as(Walk<Schedule> walk) {
+        bool has_begun = true;
+        for (; walk.more; walk.advance()) {
+            const typename Schedule::Tile& tile = walk.tile;
+            this->mark_tile(tile);
+            const auto operands = copies_.operands_of(tile);
+            uint32_t step = 0;
+            if (has_begun) {
+                for (; step < minimum(kFirstSteps, tile.steps()); ++step) {
+                    pass_begun(step);
+                }
+                has_begun = false;
+            }
+            // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
+#pragma unroll 1
+            for (; step < tile.steps(); ++step) {
+                const bool zeroes = kZeroesMissingRows && m_ >= kManyRows && step / Config::kStages == 1;
+                load<kIsStreamed>(tile, zeroes ? copies_.whole_boxes() : operands, step);
+            }
+        }
+    }
+
     /// The instrumented build marks here what `begin` asked for: roles make marks.
     FP8GEMM_DEVICE void pass_begun(uint32_t step) {
         for (uint32_t share = 0; share < Stages::kBlocksPerStage; ++share) {
@@ -101,12 +115,12 @@ private:
         state_.advance();
     }
 
-    template <class Tile>
+    template <bool kIsStreamed, class Tile>
     FP8GEMM_DEVICE void load(const Tile& tile, const typename Copies::Operands& operands, uint32_t step) {
         this->mark(Activity::kWaitEmpty, step * Stages::kBlocksPerStage);
         ring_.wait_empty(state_);
-        copies_.fill(tile, operands, step, state_.stage,
-                     [this](uint32_t block) { this->mark(Activity::kLoad, block); });
+        copies_.template fill<kIsStreamed>(tile, operands, step, state_.stage,
+                                           [this](uint32_t block) { this->mark(Activity::kLoad, block); });
         state_.advance();
     }
 };

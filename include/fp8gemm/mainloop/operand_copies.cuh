@@ -16,8 +16,6 @@ namespace fp8gemm {
 /// but takes longer for such a row than for one that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and
 /// 12.5 us for 128 (H200, 2026-11-22). What is left in their place, be it NaN, reaches only rows and columns of the output
 /// that are not stored.
-///
-/// Up to Config::kStreamedRows rows B leaves L2 first: fp8gemm/tuning/streaming.py.
 template <class Config>
 class OperandCopies {
     using Shape = TileShape<Config>;
@@ -29,7 +27,6 @@ class OperandCopies {
     static constexpr bool kEndsInsideTile =
         Config::kGrouping == Grouping::kNone && Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
     static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
-    static_assert(Config::kStreamedRows == 0 || Shape::kSharers == 1, "what a cluster shares has no such copies");
 
     /// What a tile's stages hold of an operand.
     struct Rows {
@@ -103,9 +100,9 @@ public:
         return {a, rows_of<Shape::kBlockN, kPartOfB>(map_b_, map_b_tail_, tile.row_of_b(), rank_m_, Config::kN)};
     }
 
-    /// Asks for all that a step's stage holds, which is empty, and has its barrier expect it. `mark` is called ahead of each K
-    /// block of the tile.
-    template <class Tile, class Mark>
+    /// Asks for all that a step's stage holds, which is empty, and has its barrier expect it; of B so that it leaves L2 first,
+    /// if it is streamed. `mark` is called ahead of each K block of the tile.
+    template <bool kIsStreamed, class Tile, class Mark>
     FP8GEMM_DEVICE void fill(const Tile& tile, const Operands& operands, uint32_t step, uint32_t stage,
                              Mark mark) const {
         uint64_t* full = &stages_.ring.full[stage];
@@ -117,7 +114,7 @@ public:
             if (share != 0) {
                 mark(first + share);
             }
-            load_block(tile, operands, first + share, stage * Stages::kBlocksPerStage + share, full);
+            load_block<kIsStreamed>(tile, operands, first + share, stage * Stages::kBlocksPerStage + share, full);
         }
     }
 
@@ -138,7 +135,7 @@ private:
         return row < rows ? minimum(rows - row, most) : 0;
     }
 
-    template <class Tile>
+    template <bool kIsStreamed, class Tile>
     FP8GEMM_DEVICE void load_block(const Tile& tile, const Operands& operands, uint32_t block_of_tile, uint32_t slot,
                                    uint64_t* full) const {
         const uint32_t k_block = tile.first_k_block() + block_of_tile;
@@ -153,7 +150,8 @@ private:
         if (Shape::kSharers == 1 || operands.a.map != nullptr) {
             load_part<Config::kClusterN, kPartOfA>(stages_.a[slot], *operands.a.map, full, k, row_a, rank_n_);
         }
-        if (Config::kStreamedRows > 0 && m_ <= Config::kStreamedRows) {
+        if constexpr (kIsStreamed) {
+            static_assert(Shape::kSharers == 1, "what a cluster shares has no such copies");
             ptx::tma_load_2d(stages_.b[slot], *operands.b.map, full, k, row_b, ptx::evict_first_policy());
         } else if (Shape::kSharers == 1 || operands.b.map != nullptr) {
             load_part<Config::kClusterM, kPartOfB>(stages_.b[slot], *operands.b.map, full, k, row_b, rank_m_);
