@@ -12,7 +12,8 @@ from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Problem, Scaling
 
 STREAMED_FROM = 64
-"""Rows from which it was measured; fewer are mostly the swapped orientation's, which does so always."""
+"""Rows from which it was measured; fewer are mostly the swapped orientation's, which does so always. A weight that
+could be streamed for fewer alone is not, which leaves its kernel a shorter way to the first load."""
 _MOST_ROWS = 255
 _OUTPUTS_OF_WEIGHT = 8
 """The weight has as many bytes as so many outputs, or more."""
@@ -26,4 +27,5 @@ def streamed_rows(problem: Problem, config: TileConfig) -> int:
     """
     if problem.scaling is not Scaling.BLOCK or config.cluster_m * config.cluster_n > 1:
         return 0
-    return min(_MOST_ROWS, problem.k // (_OUTPUTS_OF_WEIGHT * problem.output.bytes))
+    rows = min(_MOST_ROWS, problem.k // (_OUTPUTS_OF_WEIGHT * problem.output.bytes))
+    return rows if rows >= STREAMED_FROM else 0

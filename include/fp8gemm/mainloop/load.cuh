@@ -19,8 +19,9 @@ namespace fp8gemm {
 /// counts and K is long, the tile's second pass over the ring, for which nobody waits, asks for these rows too, and leaves
 /// zeros to the others.
 ///
-/// Up to Config::kStreamedRows rows B leaves L2 first (fp8gemm/tuning/streaming.py), but for what `begin` asked for. That is a
-/// loop of its own: a branch inside makes B late (2 % of 256x4096x7168, in turn, H200, 2026-11-27).
+/// Up to Config::kStreamedRows rows B leaves L2 first (fp8gemm/tuning/streaming.py), in loops of their own: a branch inside makes
+/// B late (2 % of 256x4096x7168, in turn, H200, 2026-11-27). Without the first steps nothing is gained (3 to 4 % of products of
+/// 64 to 128 rows, in turn, H200 and H100, 2026-11-27).
 template <class Config>
 class OperandLoader : Tracer<Config, Track::kLoad> {
     using Shape = TileShape<Config>;
@@ -47,10 +48,13 @@ public:
         if (walk.more) {
             const Copies copies(params, stages, rank);
             const auto operands = copies.operands_of(walk.tile);
-#pragma unroll 1
-            for (uint32_t step = 0; step < minimum(kFirstSteps, walk.tile.steps()); ++step) {
-                copies.template fill<false>(walk.tile, operands, step, step, [](uint32_t) {});
+            if constexpr (Config::kStreamedRows > 0) {
+                if (params.m <= Config::kStreamedRows) {
+                    begin_as<true>(copies, operands, walk.tile);
+                    return;
+                }
             }
+            begin_as<false>(copies, operands, walk.tile);
         }
     }
 
@@ -84,6 +88,15 @@ public:
     }
 
 private:
+    template <bool kIsStreamed, class Tile>
+    static FP8GEMM_DEVICE void begin_as(const Copies& copies, const typename Copies::Operands& operands,
+                                        const Tile& tile) {
+#pragma unroll 1
+        for (uint32_t step = 0; step < minimum(kFirstSteps, tile.steps()); ++step) {
+            copies.template fill<kIsStreamed>(tile, operands, step, step, [](uint32_t) {});
+        }
+    }
+
     template <bool kIsStreamed, class Schedule>
     FP8GEMM_DEVICE void run_as(Walk<Schedule> walk) {
         bool has_begun = true;
