@@ -1,9 +1,9 @@
 """Which weights pass through L2: those of few rows, read about once, while what the kernels around share stays.
 
 They are asked for with the hint to leave first. Products of 64 to 192 rows whose output is an eighth of the weight at
-most are up to 6 % faster by it, 2 % on average, and layers as much. With larger outputs, and from 256 rows on, products
-lose up to 6 % (128x24576x1536 3, 64x32768x512 6), though layers still gain 1 to 3 % up to 384 rows. Groups lose up to
-10 % (H200, 2026-11-27).
+most are up to 6 % faster by it, 2 % on average, and layers up to 7 and 4 %. With larger outputs, and from 256 rows on,
+products lose up to 6 % (128x24576x1536 3, 64x32768x512 6), of 512 rows and more up to 17, though layers of 256 rows
+still gain 1 %. Groups lose up to 10 % (H200, 2026-11-27).
 """
 
 from __future__ import annotations

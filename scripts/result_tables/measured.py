@@ -80,6 +80,10 @@ SHOWS = {
     "band-order-h200.json": ("bands of tiles walked to and fro", "tuning.md#what-limits-prefill"),
     "narrow-outputs-burst-h200.json": ("256x128 tiles for N below 4096", "tuning.md#the-choice"),
     "narrow-outputs-sustained-h200.json": ("the same under load that lasts", "tuning.md#the-choice"),
+    "few-rows-loads-h200.json": ("few rows: what their loads cost", "tuning.md#what-was-tried"),
+    "few-rows-three-warpgroups-h200.json": ("tiles of 192 rows, by three warpgroups", "tuning.md#what-was-tried"),
+    "streamed-weights-h200.json": ("weights that leave L2 first", "tuning.md#weights-that-leave-l2-first"),
+    "streamed-weights-h100.json": ("the same, the first steps apart", "tuning.md#weights-that-leave-l2-first"),
     "k-backwards-h200.json": ("every second round of tiles from the end of K", "tuning.md#what-limits-prefill"),
     "in-place-h200.json": ("gradients that L2 adds to, and K-grouped loops", "grouped.md#how-it-works"),
 }
