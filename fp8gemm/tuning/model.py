@@ -79,13 +79,10 @@ class Cost:
     burst_mhz: float = cost_term("in a burst", "MHz", "clock_mhz at the power that some milliseconds may draw")
     burst_us: float = cost_term("in a burst", "us", "total_us at burst_mhz")
     sm_us: float = cost_term(
-        "time",
-        "us",
-        "rounds * tile_cycles / clock_mhz + output of the last tile / drain rate; less where B leaves L2 first",
-        part=True,
+        "time", "us", "rounds * tile_cycles / clock_mhz + last output / drain rate; less if B is streamed", part=True
     )
     l2_us: float = cost_term(
-        "time", "us", "rounds * K blocks * their bytes / L2 rate of an SM; less where B leaves L2 first", part=True
+        "time", "us", "rounds * K blocks * their bytes / L2 rate of an SM; less if B is streamed", part=True
     )
     dram_us: float = cost_term(
         "time", "us", "latency + (inputs as often as L2 forgets them + output) / DRAM rate", part=True
@@ -251,10 +248,9 @@ class Predictor:
         cycles = rounds * tile.tile_cycles
         clock = self._clock_mhz(cycles, energy, self._power_limit)
         share = self._share(m)
-        sm_us = share * (self._drain_us + cycles / clock)
         l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
         dram_us = self._constants.dram_latency_us + dram_bytes / chip.dram_bytes_per_us
-        return cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us
+        return cluster_tiles, rounds, energy, clock, share * (self._drain_us + cycles / clock), l2_us, dram_us
 
     def _refetched_bytes(self, m: int, rows: int) -> float:
         """Operand bytes that are read from device memory more than once.

@@ -9,14 +9,7 @@ from functools import cache, lru_cache
 from operator import itemgetter
 
 from fp8gemm.sizes import check_whole_sizes
-from fp8gemm.tuning.candidates import (
-    DEEP_RING_K,
-    DEEP_RINGS,
-    MANY_ROWS,
-    candidate_configs,
-    is_for_few_rows,
-    why_last,
-)
+from fp8gemm.tuning.candidates import DEEP_RING_K, DEEP_RINGS, MANY_ROWS, candidate_configs, is_for_few_rows, why_last
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.dependent_launch import starts_ahead
 from fp8gemm.tuning.hopper import Chip, named_chip
@@ -275,9 +268,7 @@ def is_compared_in_bursts(problem: Problem) -> bool:
 
     The swapped ones' model is of times in turns, in which no clock falls far. Where a weight is read for two tiles of
     tokens the choice takes 1.6 % more than the fastest of 20 so, and 2.4 % with a static weight, else 4.7 and 4.0 (50
-    shapes of 96 and 128 rows); where it is read once 2.4 and 6.1 %, else 2.1 and 5.0 (68 shapes, H200, 2026-11-27).
-    With 64 rows ordinary configs have become faster since: 0.8 %, else 3.6; with a static weight 2.6, else 0.7 (13
-    shapes).
+    shapes of 96 and 128 rows); with 64 rows 0.8 and 2.6 %, else 3.6 and 0.7 (13 shapes, H200, 2026-11-27).
     """
     read_twice = problem.m > MAX_TOKENS
     return swaps(problem) and (read_twice or (problem.m == MAX_TOKENS and not problem.static_weights))

@@ -121,10 +121,7 @@ inline std::string failure;
 inline void (*body)(const void*);
 inline const void* body_params;
 
-/// Of a thread when the CTA starts: its share of the SM, in steps of eight.
-inline int64_t launch_registers() {
-    return std::min(65536 / count / 8 * 8, 255u);
-}
+inline int64_t launch_registers() { return std::min(65536 / count / 8 * 8, 255u); }  // a thread's share of the SM
 inline uint32_t rank() {
     return current / count;
 }

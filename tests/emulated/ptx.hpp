@@ -175,13 +175,10 @@ inline void tma_load_2d_multicast(void* destination, const TensorMap& map, uint6
 inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer) {
     tma_load_2d_multicast(destination, map, barrier, inner, outer, 1u << emulated::rank());
 }
-inline uint64_t evict_first_policy() {
-    return 1;
-}
-inline void tma_load_2d(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner, uint32_t outer,
-                        uint64_t policy) {
+inline uint64_t evict_first_policy() { return 1; }
+inline void tma_load_2d(void* place, const TensorMap& map, uint64_t* barrier, uint32_t x, uint32_t y, uint64_t policy) {
     require(policy == evict_first_policy(), "a load with a policy that was not made");
-    tma_load_2d(destination, map, barrier, inner, outer);
+    tma_load_2d(place, map, barrier, x, y);
 }
 template <bool kAdds = false>
 inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {

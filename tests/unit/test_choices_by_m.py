@@ -69,7 +69,7 @@ def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, 
     ]
     assert len(eligible) == min(len(depths) - len(of_other_sizes), 1)
     assert len(depths) < 2 or problem.k >= 2048
-    if len(depths) == 2:
+    if len(depths) == 2 and eligible:
         tiles = -(-problem.m // 128) * -(-problem.n // 256)
         few = problem.n >= 2048 and tiles <= named_chip(chip).num_sms
         assert eligible[0].stages == (max if few else min)(config.stages for config in depths)
