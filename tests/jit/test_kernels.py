@@ -216,7 +216,7 @@ def with_constant(request: KernelRequest, **changes: Any) -> KernelRequest:
         ({"block_n": 200}, "stages 16 columns at a time"),
         ({"block_n": 176}, "columns lie in two blocks"),
         ({"block_n": 160}, "another size of shared memory"),
-        ({"warpgroups_n": 2}, "one load and two consumer warpgroups"),
+        ({"warpgroups_n": 2}, "at most three consumer warpgroups"),
         ({"warpgroups_m": 1, "warpgroups_k": 2}, "half of the columns are half of the registers"),
         ({"warpgroups_m": 1, "warpgroups_k": 3}, "K is divided among two warpgroups at most"),
         ({"cluster_m": 2, "cluster_n": 2}, "multicast to at most one other"),
