@@ -231,7 +231,7 @@ def in_whole_lines(config: TileConfig, store: StoreKind, output: OutputType, sca
 def divided(tile: Tile, scaling: Scaling, stages: int) -> tuple[TileConfig, ...]:
     """A tile among its warpgroups, best first. A narrow wave is for one alone, or for two where the registers of one do
     not hold two in flight. Else two have half of the rows each, or of the columns where rows are one wave, or where row
-    scales of B are worth sharing; or share K.
+    scales of B are worth sharing; or share K. Of three waves above one another each has its own.
     """
     if tile.block_m > WAVE_ROWS and scaling is Scaling.ROW and tile.block_m * tile.block_n >= STACKED_ELEMENTS:
         divisions: tuple[tuple[int, int], ...] = ((1, 2), (2, 1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fp8gemm.tuning import hopper, swap_ab
-from fp8gemm.tuning.candidates import TILES_OF_FEW_ROWS, candidate_configs, is_for_other_k
+from fp8gemm.tuning.candidates import candidate_configs, is_for_few_rows, is_for_other_k
 from fp8gemm.tuning.config import (
     BARRIER_BYTES,
     CROWDED_REGISTERS,
@@ -100,11 +100,7 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
     for config in candidate_configs(problem.store, problem.output, problem.scaling):
-        if (
-            config.split_k > 1
-            or config.tile in TILES_OF_FEW_ROWS
-            or (width is None and is_for_other_k(config, problem.k))
-        ):
+        if config.split_k > 1 or is_for_few_rows(config) or (width is None and is_for_other_k(config, problem.k)):
             continue
         if config.tile[:2] in (_TALL_TILE, _WIDE_TILE) or (width is None and config.tile[:2] == _SLOW_TILE):
             continue
