@@ -11,9 +11,8 @@ from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.gemm import SingleKernel, addends, countable, encode_codes, encode_scales, pitch, request_label
 from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
+from fp8gemm.tuning.l2 import raster_band, streamed_rows
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
-from fp8gemm.tuning.raster import raster_band
-from fp8gemm.tuning.streaming import streamed_rows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,8 +19,8 @@ from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.dependent_launch import PLAIN_PRODUCTS
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import GroupedProblem
+from fp8gemm.tuning.l2 import raster_band
 from fp8gemm.tuning.problem import Addend, Grouping, Scaling, StoreKind
-from fp8gemm.tuning.raster import raster_band
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 

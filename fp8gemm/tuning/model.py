@@ -22,9 +22,8 @@ from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
+from fp8gemm.tuning.l2 import STREAMED_FROM, block_in_flight, raster_band, streamed_rows
 from fp8gemm.tuning.problem import Problem, Scaling
-from fp8gemm.tuning.raster import block_in_flight, raster_band
-from fp8gemm.tuning.streaming import STREAMED_FROM, streamed_rows
 
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""

@@ -16,8 +16,8 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.scales import to_mn_major
 from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.l2 import streamed_rows
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
-from fp8gemm.tuning.streaming import streamed_rows
 from fp8gemm.tuning.table import tile_of
 from tests import cases
 from tests.cases import Case

@@ -16,8 +16,8 @@ from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.l2 import streamed_rows
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
-from fp8gemm.tuning.streaming import streamed_rows
 from tests.first_steps import first_steps, steps_of_tile
 from tests.jit.sass import Instructions, find, instructions_of
 

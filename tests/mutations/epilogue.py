@@ -18,7 +18,9 @@ _ADDENDS_OF_16_BITS = (
 _EXACT_FLOAT16 = (
     f"{_FAULTS}/values.py::test_fault_09_special_scales_stay_with_what_they_scale[-1.0-333-2112-1040-1d2d-float16]",
 )
-_ADDENDS_IN_TURN = ("tests/gpu/test_configs.py::test_addends_under_every_tile[1d2d-float32-c-float32-tma-128x192]",)
+_ADDENDS_IN_TURN = (
+    "tests/gpu/test_configs.py::test_addends_under_every_tile[1d2d-float32-c-float32-tma-128x192-c1x1]",
+)
 _OVERFLOW_OF_FLOAT16 = (f"{_FAULTS}/values.py::test_fault_11_output_overflows_as_rounding_says[1.0-dtype1]",)
 _ORDER_OF_ADDENDS = (f"{_FAULTS}/values.py::test_fault_11_c_is_added_before_the_bias",)
 _EVERY_TILE_IN_FLOAT32 = (f"{_FAULTS}/values.py::test_fault_10_under_every_config[1d2d-float32-300]",)

@@ -12,8 +12,8 @@ from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
 from fp8gemm.tuning.hopper import named_chip
+from fp8gemm.tuning.l2 import BANDS, block_in_flight, raster_band
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem
-from fp8gemm.tuning.raster import BANDS, block_in_flight, raster_band
 from tests.bands import banded
 
 SMS = 132

@@ -13,10 +13,10 @@ from fp8gemm.tuning.constants import DEFAULT
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, named_chip
+from fp8gemm.tuning.l2 import STREAMED_FROM, streamed_rows
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import invariant_wave_cols, select_config
-from fp8gemm.tuning.streaming import STREAMED_FROM, streamed_rows
 from fp8gemm.tuning.table import NO_TABLES
 
 H200 = named_chip("h200")
