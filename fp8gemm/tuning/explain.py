@@ -13,7 +13,7 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
-from fp8gemm.tuning.select import Config, as_launched, is_compared_in_bursts, ranked_configs
+from fp8gemm.tuning.select import Config, as_launched, is_compared_in_bursts, ranked_configs, rounded
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
@@ -72,9 +72,9 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     """
     if problem.m < 1:
         raise InputError(f"expected M >= 1, since nothing is launched without rows, got M = {problem.m}")
-    counted = as_launched(problem, chip)
+    counted = rounded(problem)
     costs: dict[Config, AnyCost] = {
-        config: predict_config(counted, config, chip) for config in ranked_configs(problem, chip)
+        config: predict_config(problem, config, chip) for config in ranked_configs(problem, chip)
     }
     winner, least = next(iter(costs)), ranked_configs(problem, chip, NO_TABLES)[0]
     alike = [config for config in costs if type(config) is type(winner)]
@@ -91,7 +91,7 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
             *(_lost(counted, winner, loser, costs, chip) for loser in losers[:1]),
         ]
     choice += _other_orientation(winner, costs)
-    if problem.static_weights and not counted.static_weights:
+    if problem.static_weights and not as_launched(problem, winner, chip).static_weights:
         choice.append("It is launched behind the kernel before it, where a static weight makes no difference.")
     return Explanation(
         problem=problem,
@@ -107,9 +107,10 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
 
 def predict_config(problem: Problem, config: Config, chip: Chip) -> AnyCost:
     """The predicted cost of a config of either orientation, as choices compare it."""
+    launched = as_launched(problem, config, chip)
     if isinstance(config, SwapAbConfig):
-        return predict_swap_ab(problem, config, chip)
-    return predict(problem, config, chip, in_burst=is_compared_in_bursts(problem))
+        return predict_swap_ab(launched, config, chip)
+    return predict(launched, config, chip, in_burst=is_compared_in_bursts(launched))
 
 
 def _other_orientation(winner: Config, costs: Costs) -> list[str]:

@@ -73,26 +73,22 @@ def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -
 
     The one that a table names comes first, and the others by predicted cost. ``tables`` are those in force by default.
     """
-    eligible, last = _as_launched_ranked(problem, chip, tables)
+    eligible, last = _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)
     return eligible + last
 
 
 def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Those of `ranked_configs` that the choice may fall on, by prediction or by a table."""
-    return _as_launched_ranked(problem, chip, tables)[0]
+    return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)[0]
 
 
-def as_launched(problem: Problem, chip: Chip, tables: Tables | None = None) -> Problem:
-    """The problem, M as choices count it; with no static weight where the product has no use of one, because it starts
-    behind the kernel before it."""
+def as_launched(problem: Problem, config: Config, chip: Chip) -> Problem:
+    """The problem, M as choices count it; with no static weight where a kernel of this config has no use of one,
+    because it starts behind the kernel before it."""
     counted = rounded(problem)
-    if not counted.static_weights:
+    if not counted.static_weights or starts_ahead(counted.m, counted.n, counted.k, config, chip.num_sms):
         return counted
-    tables = tables_in_force() if tables is None else tables
-    eligible, _ = _ranked(counted, chip, tables)
-    early = starts_ahead(counted.m, counted.n, counted.k, eligible[0], chip.num_sms)
-    # What a table says was measured as it is launched.
-    return replace(counted, static_weights=early or tables.config(counted, chip, eligible) is not None)
+    return replace(counted, static_weights=False)
 
 
 def enumerate_configs(
@@ -187,13 +183,6 @@ def joined(steps: Sequence[tuple[int, Config]]) -> tuple[tuple[int, Config], ...
     return *(step for step, after in zip(steps, following, strict=False) if step[1] != after), *steps[-1:]
 
 
-def _as_launched_ranked(
-    problem: Problem, chip: Chip, tables: Tables | None
-) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
-    tables = tables_in_force() if tables is None else tables
-    return _ranked(as_launched(problem, chip, tables), chip, tables)
-
-
 @lru_cache(maxsize=4096)
 def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
     """Those that the choice may fall on, and those that come last; both best first."""
@@ -202,15 +191,18 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
         for swapped in swap_ab_candidates(problem.m, problem.n, problem.k, chip.num_sms):
             ctas = tiles_of(swapped, problem.m, problem.n) * swapped.cluster_size
             if ctas <= chip.num_sms or not chip.limited:
-                costs.append((predict_swap_ab(problem, swapped, chip).total_us, swapped))
-    predictors = _predictors(_without_m(problem), chip)
-    in_burst = is_compared_in_bursts(problem)
-    costs += [((each.burst_us if in_burst else each.total_us)(problem.m), config) for config, each in predictors]
+                costs.append((predict_swap_ab(as_launched(problem, swapped, chip), swapped, chip).total_us, swapped))
+    for ordinary, each in _predictors(_without_m(problem), chip):
+        in_burst = is_compared_in_bursts(as_launched(problem, ordinary, chip))
+        costs.append(((each.burst_us if in_burst else each.total_us)(problem.m), ordinary))
     eligible: list[Config] = []
     last: list[Config] = []
     for _, config in sorted(costs, key=itemgetter(0)):
         (last if why_last(problem, config, chip) else eligible).append(config)
     tuned = tables.config(problem, chip, eligible)
+    if tuned is None and problem.static_weights:
+        # An entry for a weight that may change is of the same launches.
+        tuned = tables.config(as_launched(problem, eligible[0], chip), chip, eligible)
     if tuned is not None:
         eligible.remove(tuned)
         eligible.insert(0, tuned)

@@ -11,6 +11,7 @@ of one the next can end: its chain of tokens, products, sums and output, less wh
 from __future__ import annotations
 
 from fp8gemm.frozen import dataclass
+from fp8gemm.tuning.dependent_launch import UNEVEN_WEIGHT
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import cost_term, norm
 from fp8gemm.tuning.problem import Problem
@@ -60,7 +61,7 @@ class SwapAbCost:
 
     tiles: int = cost_term("CTAs and SMs", "tiles", "ceil(M / block_m) * ceil(N / block_n)")  # type: ignore[assignment]
     resident_ctas: int = cost_term("CTAs and SMs", "CTAs", "that an SM holds, by shared memory, registers, threads")  # type: ignore[assignment]
-    busiest_sm: int = cost_term("CTAs and SMs", "CTAs", "of the SM that has most; a cluster lies in one GPC")  # type: ignore[assignment]
+    busiest_sm: int = cost_term("CTAs and SMs", "CTAs", "of the SM that has most; ahead one more if it has room")  # type: ignore[assignment]
     steps: int = cost_term("a CTA", "stages", "K blocks / (blocks of a stage * split_k)")  # type: ignore[assignment]
     step_cycles: float = cost_term("a CTA", "cycles", "max(operands read by WGMMA, latency / warpgroups of an SM)")
     dram_us: float = cost_term("time", "us", "(weight + output) / DRAM rate", part=True)
@@ -86,6 +87,8 @@ def predict_swap_ab(
     busiest = busiest_sm(config, tiles, chip.num_sms)
     held = min(config.stages, steps)
     at_once = min(resident, busiest)
+    if problem.static_weights and problem.n * problem.k >= UNEVEN_WEIGHT and resident > busiest:
+        busiest += 1  # CTAs that start ahead take what falls free, so that some SM with room for one more has it
     step = step_cycles(config, at_once, constants)
     bytes_of_sm = busiest * steps * config.stage_bytes
     dram = (problem.n * problem.k + problem.m * problem.n * problem.output.bytes) / (

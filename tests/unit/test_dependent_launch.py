@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.dependent_launch import starts_ahead
+from fp8gemm.tuning.explain import predict_config
 from fp8gemm.tuning.hopper import CHIPS, named_chip
 from fp8gemm.tuning.problem import packed_problem
-from fp8gemm.tuning.select import as_launched, ranked_configs, select_config
+from fp8gemm.tuning.select import as_launched, ranked_configs, rounded
 from fp8gemm.tuning.swap_ab import SwapAbConfig
+from fp8gemm.tuning.table import NO_TABLES
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "dependent-launch-h200.json"
 ROWS_OF_64, ROWS_OF_128 = TileConfig(64, 128, 8, warpgroups_m=1), TileConfig(128, 128, 6)
@@ -51,20 +53,21 @@ def test_what_starts_ahead(m: int, n: int, k: int, config: TileConfig | SwapAbCo
 
 @settings(max_examples=60, deadline=None)
 @given(
-    m=st.integers(1, 3000),
+    m=st.integers(1, 200) | st.integers(1, 3000),
     n=st.integers(1, 40_000),
     k=st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths),
     chip=st.sampled_from(sorted(CHIPS)),
 )
-def test_a_static_weight_is_chosen_for_as_any_other_where_the_product_does_not_start_ahead(
-    m: int, n: int, k: int, chip: str
-) -> None:
+def test_with_a_static_weight_each_config_is_ranked_as_it_is_launched(m: int, n: int, k: int, chip: str) -> None:
     problem, on = packed_problem(m, n, k), named_chip(chip)
     static = replace(problem, static_weights=True)
-    if not as_launched(static, on).static_weights:
-        assert ranked_configs(static, on) == ranked_configs(problem, on)
-    else:
-        assert starts_ahead(as_launched(static, on).m, n, k, select_config(static, on), on.num_sms)
+    for config in ranked_configs(static, on, NO_TABLES):
+        launched, counted = as_launched(static, config, on), rounded(static)
+        assert launched.static_weights is starts_ahead(counted.m, n, k, config, on.num_sms)
+        assert launched == replace(counted, static_weights=launched.static_weights)
+        # One that starts behind has no use of it.
+        if not launched.static_weights:
+            assert predict_config(static, config, on) == predict_config(problem, config, on)
 
 
 def labelled(label: str) -> TileConfig | SwapAbConfig:

@@ -15,6 +15,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.dependent_launch import UNEVEN_WEIGHT
 from fp8gemm.tuning.hopper import CHIPS, Chip, limited_chip, named_chip
 from fp8gemm.tuning.model import norm
 from fp8gemm.tuning.problem import (
@@ -193,10 +194,15 @@ def test_a_cost_is_its_launch_its_stream_and_its_parts(case: tuple[Problem, Swap
         assert cost.tiles == tiles_of(config, problem.m, problem.n) and cost.steps == config.steps(problem.k)
         assert min(cost.tiles, cost.resident_ctas, cost.busiest_sm, cost.steps, cost.dram_us, cost.sm_us) > 0
     assert plain.launch_us == DEFAULT.launch_us
-    of_stream = ("dram_us", "l2_us", "ring_us", "sm_us", "tokens_us")
-    assert [getattr(static, name) for name in of_stream] == [getattr(plain, name) for name in of_stream]
+    assert static.dram_us == plain.dram_us
+    of_sm = ("l2_us", "ring_us", "sm_us", "tokens_us")
+    has_room = static.resident_ctas > plain.busiest_sm and problem.n * problem.k >= UNEVEN_WEIGHT
+    assert static.busiest_sm == plain.busiest_sm + has_room
+    for name in of_sm:
+        of_cta = getattr(plain, name) / plain.busiest_sm
+        assert getattr(static, name) == pytest.approx(of_cta * static.busiest_sm)
     parts_of_total = {term.name for term in fields(SwapAbCost) if term.metadata["part"]}
-    assert parts_of_total == {*of_stream, "sums_us", "crowd_us", "launch_us"}
+    assert parts_of_total == {*of_sm, "dram_us", "sums_us", "crowd_us", "launch_us"}
 
 
 @some

@@ -28,7 +28,6 @@ from fp8gemm.tuning.explain import predict_config
 from fp8gemm.tuning.hopper import CHIPS, chip_name, chip_of_device, limited_chip, named_chip
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import (
-    as_launched,
     config_by_m,
     enumerate_configs,
     invariant_wave_cols,
@@ -108,7 +107,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
                 and -(-rows // config.block_m) * -(-n // config.block_n) > named.clusters(config.split_k)
             )
         )
-        order.append((is_last, predict_config(as_launched(problem, named), config, named).total_us))
+        order.append((is_last, predict_config(problem, config, named).total_us))
     assert order == sorted(order)
     assert not order[0][0] and order[0][1] > 0
 
