@@ -92,10 +92,11 @@ TILES_IN_WHOLE_COLUMNS = {Tile(128, 256): 2304}
 MANY_ROWS = 256
 CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
 TILES_OF_FEW_ROWS = (*CLUSTER_TILES, Tile(128, 64, split_k=2), Tile(192, 96), Tile(192, 128, split_k=2))
-"""Tiles that are worth compiling for less than `MANY_ROWS` rows alone. From 64 rows on no cluster that shares operands
-was the fastest at any of those shapes. 128x64 with K divided is 4 to 6 % faster than others at 96 and 128x4096x7168
-with a static weight; tiles of 192 rows, which read a weight once, by 3 to 8 % at 160 and 192 rows of three N x K of 13
-(H200, 2026-11-27). Where B has row scales only the clusters are, and of the others nothing was measured."""
+"""Tiles that are worth compiling for less than `MANY_ROWS` rows, as choices count them, alone. From 64 rows on no
+cluster that shares operands was the fastest at any of those shapes. 128x64 with K divided is 4 to 6 % faster than
+others at 96 and 128x4096x7168 with a static weight; tiles of 192 rows, which read a weight once, by 3 to 8 % at 160 and
+192 rows of three N x K of 13 (H200, 2026-11-27). Where B has row scales only the clusters are, and of the others
+nothing was measured."""
 
 DEEP_RING_K = 2048
 DEEP_RINGS = {Tile(128, 256): 3}

@@ -190,7 +190,7 @@ def violations(
     if not 1 <= config.split_k <= MAX_SPLIT:
         return [f"1 to {MAX_SPLIT} CTAs of a cluster divide K, not {config.split_k}"]
     if min(config.warpgroups_m, config.warpgroups_n, config.warpgroups_k) < 1:
-        return [f"needs one or two consumer warpgroups, has {divided}"]  # no other rule has a meaning then
+        return [f"needs one to three consumer warpgroups, has {divided}"]  # no other rule has a meaning then
     found = []
     warpgroup_cols = config.block_n // config.warpgroups_n
     are_three = config.warpgroups_m == config.warpgroups == 3

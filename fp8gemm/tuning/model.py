@@ -87,7 +87,7 @@ class Cost:
         "time", "us", "latency + (inputs as often as L2 forgets them + output) / DRAM rate", part=True
     )
     overhead_us: float = cost_term(
-        "time", "us", "launch, first loads, leaving; of two warpgroups and of a cluster more", part=True
+        "time", "us", "launch, first loads, leaving; of several warpgroups and of a cluster more", part=True
     )
     total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 

@@ -32,7 +32,7 @@ inline void start_cluster() {
     barriers.clear();
     meetings.clear();
     cluster_arrivals = cluster_phases = 0;
-    of_cluster.assign(cluster_size, {65536 - launch_registers() * count, count});
+    of_cluster.assign(cluster_size, {0, count});
     threads = std::vector<Thread>(cluster_size * count);
     for (Thread& thread : threads) {
         thread.stack.resize(64 << 10);

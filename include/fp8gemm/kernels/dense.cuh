@@ -97,6 +97,10 @@ struct Dense {
     static constexpr bool kMovesRegisters = Shape::kWarpgroups > 1;
 
     static_assert(Shape::kWarpgroups <= 3, "the register split is for one load and at most three consumer warpgroups");
+    static constexpr uint32_t kLaunchRegisters = 65536 / kNumThreads / 8 * 8;
+    static_assert(!kMovesRegisters || kLoadRegisters + Shape::kWarpgroups * kMultiplyRegisters <=
+                                          (1 + Shape::kWarpgroups) * kLaunchRegisters,
+                  "consumers would wait for registers that the launch has not");
     static_assert(Shape::kSharers <= 2, "operands are multicast to at most one other CTA");
 
     using Params = KernelParams;

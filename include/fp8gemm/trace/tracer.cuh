@@ -20,7 +20,7 @@ enum class Activity : uint32_t {
     kWaitFull,    ///< K block: a consumer waits for its stage
     kMultiply,    ///< K block and wave: its WGMMAs are started; the oldest is waited for, its stage handed back
     kPromote,     ///< K block and wave
-    kAddShares,   ///< a tile: with K shared, a consumer exchanges sums with the other
+    kAddShares,   ///< a tile: with K shared or divided, a consumer exchanges sums with others
     kWaitSlot,    ///< part: a consumer waits for a staging slot
     kStage,       ///< part: addition of C and bias, conversion, and staging or the predicated store itself
     kWaitStaged,  ///< part: store waits for a slot to be staged
