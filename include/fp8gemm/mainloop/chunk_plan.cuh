@@ -13,20 +13,24 @@
 
 namespace fp8gemm {
 
+/// Whether the epilogue has addresses to compute, for which the compiler keeps registers beside the main loop.
+template <class Config>
+inline constexpr bool kEpilogueHasAddresses =
+    Config::kStore == StoreKind::kPredicated || is_read(Config::kC) || is_read(Config::kBias);
+
 /// Waves that a warpgroup has started at a time: as the config says, but where the row scales of B that it keeps, and the
 /// addresses of an epilogue that has some, or of other CTAs' barriers, leave no registers for a second one.
 template <class Config>
 struct WavesInFlight {
 private:
     using Shape = TileShape<Config>;
-    static constexpr bool kHasAddresses =
-        Config::kStore == StoreKind::kPredicated || is_read(Config::kC) || is_read(Config::kBias);
     /// Groups of columns have registers for both (tests/jit/test_grouped.py).
     static constexpr bool kSharesStages = Shape::kSharers > 1 && Config::kGrouping == Grouping::kNone;
     /// Of a thread: the tile's sums, those of two waves, and the scales that it keeps.
     static constexpr uint32_t kRegisters = (Shape::kWavesM + 2) * Shape::kWaveRegisters + Shape::kWaveRegisters / 2;
     static constexpr bool kKeepsAll = Config::kScaling == Scaling::kRow && Shape::kWavesM > 1;
-    static constexpr bool kIsCrowded = kKeepsAll && (kHasAddresses || kSharesStages) && (kRegisters > 200);
+    static constexpr bool kIsCrowded =
+        kKeepsAll && (kEpilogueHasAddresses<Config> || kSharesStages) && (kRegisters > 200);
 
 public:
     static constexpr uint32_t kWaves = kIsCrowded ? 1 : Config::kWavesInFlight;
@@ -49,8 +53,7 @@ private:
     static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kScaleBlock / kBorderStep, 4u) : 1;
     /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
     /// or, with two waves of them, where K ends inside a chunk.
-    static constexpr bool kStoresSumsAlone = Config::kStore == StoreKind::kTma && Config::kScaling == Scaling::kBlock &&
-                                             !is_read(Config::kC) && !is_read(Config::kBias);
+    static constexpr bool kStoresSumsAlone = Config::kScaling == Scaling::kBlock && !kEpilogueHasAddresses<Config>;
     static constexpr bool kEndsAnywhere = kStoresSumsAlone || kWavesPerBlock == 1;
     static constexpr uint32_t kMostOfK = kStoresSumsAlone ? Shape::kNumSteps : ceil_div(Shape::kNumSteps, 2u);
     /// Groups of columns, whose tiles are more to remember, have no registers for chunks beside wide waves and the addresses
