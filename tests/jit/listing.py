@@ -7,8 +7,9 @@ one that reads a loaded register waits for the load, one that only follows it do
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 _LABEL = re.compile(r"^(\.L\w+):")
@@ -39,11 +40,11 @@ class Instruction:
     reads: frozenset[int]
     writes: frozenset[int]
 
-    @property
+    @cached_property
     def opcode(self) -> str:
         return self.text.split()[0]
 
-    @property
+    @cached_property
     def ends(self) -> bool:
         """Whether the next line never follows."""
         return not self.guard and self.opcode in ("BRA", "EXIT", "RET", "BRX")
@@ -95,16 +96,18 @@ class Listing:
                 listing.instructions.append(parse_instruction(found[1] or "", found[2]))
         return listing
 
-    def followers(self, place: int) -> Iterator[int]:
+    def followers(self, place: int) -> Sequence[int]:
         """What may run after an instruction."""
-        if place == self.ENTRY:
-            yield 0
-            return
-        instruction = self.instructions[place]
-        if instruction.target:
-            yield self.places[instruction.target]
-        if not instruction.ends and place + 1 < len(self.instructions):
-            yield place + 1
+        return (0,) if place == self.ENTRY else self._followers[place]
+
+    @cached_property
+    def _followers(self) -> list[tuple[int, ...]]:
+        found = []
+        for place, instruction in enumerate(self.instructions):
+            target = (self.places[instruction.target],) if instruction.target else ()
+            is_last = instruction.ends or place + 1 == len(self.instructions)
+            found.append(target if is_last else (*target, place + 1))
+        return found
 
     def where(self, pattern: str) -> list[int]:
         """The places of the instructions whose opcode starts as the pattern says."""

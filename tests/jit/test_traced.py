@@ -19,6 +19,7 @@ from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from tests.jit.sass import disassemble, disassemblers
 from tests.jit.test_kernels import faults_of
+from tests.thirds import third_of
 
 pytestmark = pytest.mark.usefixtures("known_kernels")
 
@@ -40,7 +41,8 @@ def wanted() -> list[tuple[Problem, TileConfig]]:
 
 
 def test_the_instrumented_kernels_do_not_spill_and_lose_no_overlap(cache: Path) -> None:
-    artifacts = build_many([traced_request(*pair) for pair in wanted()])
+    requests = [traced_request(*pair) for pair in wanted()]
+    artifacts = build_many(third_of(requests, lambda request: request.label))
     faults = {artifact.request.label: found for artifact in artifacts if (found := faults_of(artifact))}
     assert faults == {}
 

@@ -32,9 +32,12 @@ from tests.mutations.ptx import translate
 from tests.mutations.release import IN_REGISTERS
 from tests.mutations.runner import ROOT, Outcome, run_mutant, run_tests
 from tests.mutations.tree import INCLUDE, EditError
+from tests.thirds import third_of
 
 every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-ON_CPU = [mutant for mutant in MUTANTS if not mutant.gpu and mutant.tests and mutant.caught != REFUSED]
+COMPILED = third_of(MUTANTS, lambda mutant: mutant.name)
+"""Those whose turn it is."""
+ON_CPU = [mutant for mutant in COMPILED if not mutant.gpu and mutant.tests and mutant.caught != REFUSED]
 WORKERS = 3
 
 Built = CompileResult | bytes | CompileError
@@ -89,7 +92,7 @@ def compiled(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory)
             futures[key] = pool.submit(compile_one, mutant, sample, chaos, to_ptx)
         return futures[key]
 
-    for mutant in MUTANTS:
+    for mutant in COMPILED:
         for each in (None, mutant):
             start(each, mutant.sample, mutant.chaos, is_told_by_ptx(mutant))
     yield get
@@ -130,7 +133,7 @@ def test_an_edit_that_does_not_fit_is_an_error(old: str, tmp_path: Path) -> None
         tree.make(tmp_path, mutant)
 
 
-@every_mutant
+@pytest.mark.parametrize("mutant", COMPILED, ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_the_code_or_does_not_compile(mutant: Mutant, compiled: Compile, tmp_path: Path) -> None:
     to_ptx = is_told_by_ptx(mutant)
     sound, faulty = (compiled(each, mutant.sample, mutant.chaos, to_ptx=to_ptx) for each in (None, mutant))
