@@ -29,6 +29,7 @@ FEW, MANY = (1, 16, 64, 128), (512, 777, 1024, 2048, 4096, 8192)
 TURN_US = 1_500.0
 
 Call = Callable[[], object]
+Terms = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Case:
         name: what it is, with its tile config.
         m: rows; what decides how it is timed.
         calls: makes a launch for each set of operands, of the kernel that the headers in force give.
-        out: what is written.
+        out: what the first of them writes.
         us: that a launch takes, about.
         deep_gemm: makes the peer's launches; None where it has no such product.
     """
@@ -70,7 +71,8 @@ def stream() -> int:
 
 @dataclass(frozen=True)
 class Single:
-    """One product. The sets of operands exceed three times L2."""
+    """One product. The sets of operands exceed three times L2; each has an output of its own, since one that all calls
+    write to stays in L2."""
 
     problem: Problem
 
@@ -99,25 +101,28 @@ class Single:
             return row_scales(n, blocks) if of_rows else block_scales(-(-n // 128), blocks)
 
         sets = [(codes(m, k), row_scales(m, blocks), codes(n, k), scales_of_b()) for _ in range(plan.sets)]
-        out = torch.zeros(m, n, dtype=getattr(torch, problem.output.value), device="cuda")
-        adds = {"c": out} if problem.c is not Addend.NONE else {}
+        outs = [torch.zeros(m, n, dtype=getattr(torch, problem.output.value), device="cuda") for _ in sets]
+        adds = problem.c is not Addend.NONE
 
         def calls() -> list[Call]:
             kernel = load_kernel(problem, config, device_index=0, num_sms=device_chip(0).num_sms)
 
-            def launch(*terms: Tensor) -> None:
-                kernel(*terms, out=out, stream=stream(), **adds)
+            def launch(terms: Terms, out: Tensor) -> None:
+                kernel(*terms, out=out, stream=stream(), c=out if adds else None)
 
-            return [partial(launch, *terms) for terms in sets]
+            return [partial(launch, *each) for each in zip(sets, outs, strict=True)]
 
         def deep_gemm() -> list[Call]:
             import deep_gemm
 
-            options = adds | ({"recipe": (1, 1, 128)} if of_rows else {})
-            return [partial(deep_gemm.fp8_gemm_nt, terms[:2], terms[2:], out, **options) for terms in sets]
+            recipe = {"recipe": (1, 1, 128)} if of_rows else {}
+            return [
+                partial(deep_gemm.fp8_gemm_nt, terms[:2], terms[2:], out, **recipe, **({"c": out} if adds else {}))
+                for terms, out in zip(sets, outs, strict=True)
+            ]
 
         us = max(2 * m * n * k / 1.2e9, (m + n) * k / 4e6, 4.0)
-        return Case(self.name, m, calls, out, us, deep_gemm if problem.store is StoreKind.TMA else None)
+        return Case(self.name, m, calls, outs[0], us, deep_gemm if problem.store is StoreKind.TMA else None)
 
 
 @dataclass(frozen=True)
