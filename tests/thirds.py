@@ -1,6 +1,7 @@
-"""Tests that compile products of tiles, outputs and stores take a third of the kernels at a time.
+"""Tests that compile products of tiles, outputs and stores take a third of the kernels at a time, and those that
+compile faulty versions a third of the faults.
 
-A kernel's third follows from its name, and which third is taken from the commit, so that all have their turn and a
+The third of each follows from its name, and which third is taken from the commit, so that all have their turn and a
 failure comes back when it is run again. ``FP8GEMM_TEST_THIRD`` names one, 0 to 2, or ``all``, as `make test-all` does.
 A real network's sentences are taken in the same way.
 """

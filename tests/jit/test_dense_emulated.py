@@ -21,6 +21,7 @@ from tests.emulated.dense import Multiply, emulated_products
 from tests.mutations.catalogue import find
 from tests.mutations.mutant import Edit
 from tests.prepared import torch_dtype
+from tests.thirds import third_of
 
 BF16, F32, PREDICATED = OutputType.BFLOAT16, OutputType.FLOAT32, StoreKind.PREDICATED
 ADDED = {"c": Addend.FLOAT32, "bias": Addend.BFLOAT16}
@@ -191,9 +192,9 @@ def test_shares_are_added_in_their_order(label: str, tmp_path: Path) -> None:
         assert said == "" and torch.equal(out, total), case
 
 
-@pytest.mark.parametrize(("name", "index"), FAULTS.items(), ids=FAULTS)
-def test_a_fault_is_noticed(name: str, index: int, tmp_path: Path) -> None:
-    problem, label = WANTED[index]
+@pytest.mark.parametrize("name", third_of(FAULTS, str))
+def test_a_fault_is_noticed(name: str, tmp_path: Path) -> None:
+    problem, label = WANTED[FAULTS[name]]
     edit = partial(edited, find(name).edits)
     (multiply,) = emulated_products([(problem, config_of(problem, label))], tmp_path, edit)
     assert any(wrong(multiply, case_of(problem), seed) for seed in SEEDS)
