@@ -122,7 +122,8 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
 
 def rounded(problem: Problem) -> Problem:
     """The same problem with M as choices count it."""
-    return replace(problem, m=problem.counted_m)
+    counted = problem.counted_m
+    return problem if problem.m == counted else replace(problem, m=counted)
 
 
 @lru_cache(maxsize=4096, typed=True)  # a float that is a size asked for before is refused like any other
@@ -201,7 +202,7 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
         (last if why_last(problem, config, chip) else eligible).append(config)
     tuned = tables.config(problem, chip, eligible)
     if tuned is None and problem.static_weights:
-        # An entry for a weight that may change is of the same launches.
+        # Launched behind the kernel before it, it is the product that entries for a weight that may change are of.
         tuned = tables.config(as_launched(problem, eligible[0], chip), chip, eligible)
     if tuned is not None:
         eligible.remove(tuned)

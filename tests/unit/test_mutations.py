@@ -1,6 +1,7 @@
 """The mutants fit the headers as they are, change the compiled code, and are judged by what their tests say.
 
-Those that need no GPU are run here: some test must fail on them. `tests/gpu/test_mutations.py` runs the others.
+A third of them is compiled at a time, and of those that need no GPU it is run here: some test must fail on each.
+`tests/gpu/test_mutations.py` runs the others.
 """
 
 from __future__ import annotations
