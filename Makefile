@@ -2,7 +2,8 @@
 #   make demo            quantise, compile, run and check a few layers
 #   make test            the tests, those of a GPU where there is a Hopper one; ARGS="-k store" passes options to pytest.
 #                        Kernels that only cover tiles, outputs and stores, and faulty versions: a third, which the first
-#                        lines of a run name (FP8GEMM_TEST_THIRD). What was compiled is kept in .cache/test-kernels (FP8GEMM_TEST_CACHE)
+#                        lines of a run name (FP8GEMM_TEST_THIRD). What was compiled is kept in .cache/test-kernels
+#                        (FP8GEMM_TEST_CACHE)
 #   make test-all        the same with all of these kernels, as every night: for a change of device headers or of tiles
 #   make test-gpu        the tests of a GPU alone; each says why it is skipped where there is none
 #   make engines         vLLM's and SGLang's Python, and vLLM's tests, into ~/.cache/fp8gemm-tests/engines (or

@@ -73,13 +73,13 @@ def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -
 
     The one that a table names comes first, and the others by predicted cost. ``tables`` are those in force by default.
     """
-    eligible, last = _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)
+    eligible, last = _ranked_in_force(problem, chip, tables)
     return eligible + last
 
 
 def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Those of `ranked_configs` that the choice may fall on, by prediction or by a table."""
-    return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)[0]
+    return _ranked_in_force(problem, chip, tables)[0]
 
 
 def as_launched(problem: Problem, config: Config, chip: Chip) -> Problem:
@@ -184,6 +184,12 @@ def joined(steps: Sequence[tuple[int, Config]]) -> tuple[tuple[int, Config], ...
     return *(step for step, after in zip(steps, following, strict=False) if step[1] != after), *steps[-1:]
 
 
+def _ranked_in_force(
+    problem: Problem, chip: Chip, tables: Tables | None
+) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
+    return _ranked(rounded(problem), chip, tables_in_force() if tables is None else tables)
+
+
 @lru_cache(maxsize=4096)
 def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
     """Those that the choice may fall on, and those that come last; both best first."""
@@ -201,9 +207,9 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
     for _, config in sorted(costs, key=itemgetter(0)):
         (last if why_last(problem, config, chip) else eligible).append(config)
     tuned = tables.config(problem, chip, eligible)
-    if tuned is None and problem.static_weights:
-        # Launched behind the kernel before it, it is the product that entries for a weight that may change are of.
-        tuned = tables.config(as_launched(problem, eligible[0], chip), chip, eligible)
+    if tuned is None and problem.static_weights and (launched := as_launched(problem, eligible[0], chip)) != problem:
+        # Behind the kernel before it, it is the product that entries for a weight that may change are of.
+        tuned = tables.config(launched, chip, eligible)
     if tuned is not None:
         eligible.remove(tuned)
         eligible.insert(0, tuned)

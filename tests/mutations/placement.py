@@ -75,6 +75,12 @@ _BELIEFS = (
         message="the host computes another size of shared memory",
     ),
     _refused(
+        "more-registers-than-the-launch-has",
+        "the consumers ask for more registers than the load warpgroup gives",
+        Edit("kernels/dense.cuh", "kGivesMore ? 240 : 232", "240"),
+        message="consumers would wait for registers that the launch has not",
+    ),
+    _refused(
         "another-argument-block",
         "the kernel expects a tensor map more than the host passes",
         Edit("kernels/params.cuh", "    TensorMap a_map; ", "    TensorMap first_map;\n    TensorMap a_map; "),

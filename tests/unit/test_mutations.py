@@ -35,7 +35,6 @@ from tests.mutations.runner import ROOT, Outcome, run_mutant, run_tests
 from tests.mutations.tree import INCLUDE, EditError
 from tests.thirds import third_of
 
-every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 COMPILED = third_of(MUTANTS, lambda mutant: mutant.name)
 """Those whose turn it is."""
 ON_CPU = [mutant for mutant in COMPILED if not mutant.gpu and mutant.tests and mutant.caught != REFUSED]
@@ -110,7 +109,7 @@ def test_names_are_unique_and_faults_are_described() -> None:
         assert mutant.gpu or not mutant.may_survive, f"{mutant.name}: what needs no GPU is certain"
 
 
-@every_mutant
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_edit_applies_exactly_once(mutant: Mutant, tmp_path: Path) -> None:
     include = tree.make(tmp_path, mutant, chaos=True)
     changed = {

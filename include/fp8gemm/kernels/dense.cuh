@@ -95,9 +95,10 @@ struct Dense {
 
     /// One consumer warpgroup has registers enough from the launch.
     static constexpr bool kMovesRegisters = Shape::kWarpgroups > 1;
+    /// Of a thread, from the launch: its share of the SM's.
+    static constexpr uint32_t kLaunchRegisters = 65536 / kNumThreads / 8 * 8;
 
     static_assert(Shape::kWarpgroups <= 3, "the register split is for one load and at most three consumer warpgroups");
-    static constexpr uint32_t kLaunchRegisters = 65536 / kNumThreads / 8 * 8;
     static_assert(!kMovesRegisters || kLoadRegisters + Shape::kWarpgroups * kMultiplyRegisters <=
                                           (1 + Shape::kWarpgroups) * kLaunchRegisters,
                   "consumers would wait for registers that the launch has not");

@@ -31,8 +31,8 @@ public:
     static_assert(kScaleBlock - kBorderStep + Shape::kWarpgroupCols <= 2 * kScaleBlock, "columns lie in two blocks");
     /// Whether the scales of a K block are in registers before it is multiplied. Loaded beside its first wave they hold up
     /// that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 128x256 from K = 1536 on
-    /// (H200, 2026-11-23). Two waves in flight, and waves of 160 columns and more, hide it, and lose by the registers; with three
-    /// warpgroups, which have few, it was not measured.
+    /// (H200, 2026-11-23). Two waves in flight, and waves of 160 columns and more, hide it, and lose by the registers; with
+    /// three warpgroups, which have few, it was not measured.
     static constexpr bool kAhead = Config::kWavesInFlight == 1 && Shape::kWavesM * Shape::kWavesN > 1;
     /// Promotion has all it needs in registers, and products have all that is loaded.
     static constexpr bool kReadsStage = false;

@@ -20,8 +20,8 @@ namespace fp8gemm {
 /// zeros to the others.
 ///
 /// Up to Config::kStreamedRows rows B leaves L2 first (fp8gemm/tuning/l2.py), in loops of their own: a branch inside makes
-/// B late (2 % of 256x4096x7168, in turn, H200, 2026-11-27). Without the hint in the first steps 64 to 128x7168x2048 take 3 to 4 %
-/// longer, 64x2112x7168 6, and others up to 4 % less (in turn, one output for all calls, H100, 2026-11-27).
+/// B late (2 % of 256x4096x7168, in turn, H200, 2026-11-27). Without the hint in the first steps 64 to 128x7168x2048 take
+/// 3 to 4 % longer, 64x2112x7168 6, and others up to 4 % less (in turn, one output for all calls, H100, 2026-11-27).
 template <class Config>
 class OperandLoader : Tracer<Config, Track::kLoad> {
     using Shape = TileShape<Config>;

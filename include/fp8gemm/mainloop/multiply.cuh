@@ -20,10 +20,10 @@
 // With one in flight it is F0 S0 W0 R0 P0 F1..., and the WGMMAs of the other warpgroups fill the gap, where there are any.
 //
 // A wave in flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop
-// goes round in chunks of K blocks, with nothing in flight between two of them. Every second warpgroup changes
-// chunks at other times: of two, one always has two waves queued when the other has none. (Where a chunk is a turn of the ring,
-// they need not.) Where K ends inside a chunk, a short one stops there, or K blocks go one by one. How long they are: chunk_plan.cuh;
-// their order: chunk_loops.cuh; the order inside them: pipelined.cuh.
+// goes round in chunks of K blocks, with nothing in flight between two of them. Every second warpgroup changes chunks at
+// other times: of two, one always has two waves queued when the other has none. (Where a chunk is a turn of the ring, they
+// need not.) Where K ends inside a chunk, a short one stops there, or K blocks go one by one. How long they are:
+// chunk_plan.cuh; their order: chunk_loops.cuh; the order inside them: pipelined.cuh.
 #pragma once
 
 #include "fp8gemm/mainloop/block_scales.cuh"
