@@ -27,7 +27,10 @@ class SwapAbConstants:
 
     ``held_cluster_us``, and that clusters take whole places of a GPC, are by 2752 times of these and 18 other N x K:
     from 16 to 128 rows the choice takes 1.9 % more than the fastest that was measured, and 2.3 with a static weight,
-    instead of 3.6 and 5.4 (H200, 2026-11-27).
+    instead of 3.6 and 5.4 (H200, 2026-11-27). ``held_step_us`` and ``alone_large_us`` are by 372 times of 23 N x K at 8
+    rows and 336 of eight others at 8 to 32, with a static weight: there the choice takes 4.5 and 2.0 % more than the
+    fastest instead of 6.1 and 3.4, and nowhere more than before of what the others are by (H200, 2026-11-28). The
+    choice is the same from 0.01 to 0.02, and from 0.6 to 1.
     """
 
     launch_us: float = 1.87
@@ -45,11 +48,13 @@ class SwapAbConstants:
     crowd_us_per_kb: float = 0.00549  # in flight on an SM beyond 100 KB
     exponent: float = 2.43  # how well the streams hide each other
     alone_us: float = 2.06  # with a static weight, where the next kernel finds no room beside this one
+    alone_large_us: float = 0.7  # the same of a large weight, whose CTAs make room one after the other
     handover_us: float = 1.83  # with a static weight, from the end of a kernel to the next one's products
     handover_sm_share: float = 0.273  # of the tensor work, that is behind it
     handover_tail_share: float = 0.476  # of the sums and output
     beside_share: float = 0.379  # of what the ring can fetch meanwhile, lost where the next kernel is there already
     held_cluster_us: float = 1.0  # with a static weight, of clusters that hold all of K: the next start beside them
+    held_step_us: float = 0.02  # the same of a stage, without clusters: all are multiplied when the tokens come
 
 
 DEFAULT = SwapAbConstants()
@@ -87,7 +92,8 @@ def predict_swap_ab(
     busiest = busiest_sm(config, tiles, chip.num_sms)
     held = min(config.stages, steps)
     at_once = min(resident, busiest)
-    if problem.static_weights and problem.n * problem.k >= UNEVEN_WEIGHT and resident > busiest:
+    is_large = problem.n * problem.k >= UNEVEN_WEIGHT
+    if problem.static_weights and is_large and resident > busiest:
         busiest += 1  # CTAs that start ahead take what falls free, so that some SM with room for one more has it
     step = step_cycles(config, at_once, constants)
     bytes_of_sm = busiest * steps * config.stage_bytes
@@ -114,9 +120,11 @@ def predict_swap_ab(
         ahead = held / steps
         window = ahead * dram * (1 - (constants.beside_share * beside if held < steps else 0.0))
         chain = constants.handover_us + constants.handover_sm_share * sm + constants.handover_tail_share * sums
-        launch = constants.alone_us * (1 - beside) + max(chain - window, 0.0)
+        alone = constants.alone_large_us if is_large else constants.alone_us
+        launch = alone * (1 - beside) + max(chain - window, 0.0)
         launch = max(launch, chain + (1 - ahead) * dram - stream - tokens)
-        launch += constants.held_cluster_us if config.split_k > 1 and held == steps else 0.0
+        if held == steps:
+            launch += constants.held_cluster_us if config.split_k > 1 else constants.held_step_us * steps
         sums = crowd = 0.0
     total = launch + stream + tokens + sums + crowd
     return SwapAbCost(tiles, resident, busiest, steps, step, dram, l2, ring, sm, tokens, sums, crowd, launch, total)
