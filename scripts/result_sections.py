@@ -62,9 +62,6 @@ SECTIONS = {
     "random": Section("random-burst-h200.json", choice.random_shapes, _GOALS),
     "random_sustained": Section("random-sustained-h200.json", choice.random_shapes, _GOALS),
     "few_rows_choice": Section("few-rows-choice-h200.json", choice.shapes, "fp8gemm tune --results"),
-    "few_rows_choice_static": Section(
-        "few-rows-choice-static-h200.json", choice.shapes, "fp8gemm tune --static-weights --results"
-    ),
     "dependent_launch": Section(
         "dependent-launch-h200.json", choice.dependent_launch, "scripts/dependent_launch.py --json"
     ),

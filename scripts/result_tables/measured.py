@@ -22,7 +22,9 @@ SHOWS = {
     "few-rows-variants-h200.json": ("what was tried with few rows and experts", "tuning.md#what-was-tried"),
     "few-rows-choice-h200.json": ("the choice for few rows at other N x K", "tuning.md#few-rows-at-other-n-x-k"),
     "few-rows-choice-static-h200.json": ("the same of static weights", "tuning.md#few-rows-at-other-n-x-k"),
+    "few-rows-decode-h200.json": ("eight N x K of smaller models", "tuning.md#few-rows-at-other-n-x-k"),
     "few-rows-fit-h200.json": ("what that choice was fitted to", "tuning.md#few-rows-at-other-n-x-k"),
+    "few-rows-eight-h200.json": ("what it was fitted to with 8 rows", "tuning.md#few-rows-at-other-n-x-k"),
     "few-rows-tiles-h200.json": ("tiles of 96, 128 and 192 rows that were tried", "tuning.md#few-rows-at-other-n-x-k"),
     "dependent-launch-h200.json": ("products ahead of and behind the kernel before", "tuning.md#ahead-or-behind"),
     "bench-linear-h200.json": ("whole layers beside bfloat16 ones", "linear.md#measured"),
@@ -84,6 +86,8 @@ SHOWS = {
     "few-rows-three-warpgroups-h200.json": ("tiles of 192 rows, by three warpgroups", "tuning.md#what-was-tried"),
     "streamed-weights-h200.json": ("weights that leave L2 first", "tuning.md#weights-that-leave-l2-first"),
     "streamed-weights-h100.json": ("the same, the first steps apart", "tuning.md#weights-that-leave-l2-first"),
+    "passed-over-h200.json": ("rows that are not there, passed over", "tuning.md#what-limits-prefill"),
+    "clusters-of-two-h200.json": ("clusters of two for short K and one round", "tuning.md#what-limits-prefill"),
     "k-backwards-h200.json": ("every second round of tiles from the end of K", "tuning.md#what-limits-prefill"),
     "in-place-h200.json": ("gradients that L2 adds to, and K-grouped loops", "grouped.md#how-it-works"),
 }
