@@ -79,24 +79,7 @@ def quantizer_for(quantizer: Quantizer, device_index: int) -> QuantizeKernel:
         UnsupportedDeviceError: the GPU is not Hopper.
         CacheMissError, CompileError, DriverError: it could not be found, built or loaded.
     """
-    in_force, request = settings.current(), quantizer.request
-    key = request.label, device_index, in_force.pdl
-    found: QuantizeKernel | None = _kernels.get(key)
-    if found is not None:
-        return found
-    hopper_info(device_index)
-    if in_force.record is not None:
-        from fp8gemm.kernels.recording import record_quantizer
-
-        record_quantizer(in_force.record, request.family, dict(request.config))
-    from fp8gemm.kernels.quantize import QuantizeKernel
-
-    allowed, programmatic = in_force.jit == "compile", in_force.pdl
-    return _loaded(
-        key,
-        lambda: QuantizeKernel(quantizer, device_index=device_index, allow_compile=allowed, programmatic=programmatic),
-        lambda: warmup_of_quantizer(request),
-    )
+    return _only(quantizer.request, device_index, _load_quantizer, quantizer)
 
 
 def routing_kernel_for(request: KernelRequest, device_index: int) -> RoutingKernel:
@@ -106,24 +89,7 @@ def routing_kernel_for(request: KernelRequest, device_index: int) -> RoutingKern
         UnsupportedDeviceError: the GPU is not Hopper.
         CacheMissError, CompileError, DriverError: it could not be found, built or loaded.
     """
-    in_force = settings.current()
-    key = request.label, device_index, in_force.pdl
-    found: RoutingKernel | None = _kernels.get(key)
-    if found is not None:
-        return found
-    hopper_info(device_index)
-    if in_force.record is not None:
-        from fp8gemm.kernels.recording import record_quantizer
-
-        record_quantizer(in_force.record, request.family, dict(request.config))
-    from fp8gemm.kernels.routing import RoutingKernel
-
-    allowed, programmatic = in_force.jit == "compile", in_force.pdl
-    return _loaded(
-        key,
-        lambda: RoutingKernel(request, device_index=device_index, allow_compile=allowed, programmatic=programmatic),
-        lambda: warmup_of_quantizer(request),
-    )
+    return _only(request, device_index, _load_routing, request)
 
 
 def group_ranges_for(problem: AnyProblem, device_index: int) -> GroupRangesKernel:
@@ -153,6 +119,38 @@ def device_chip(device_index: int) -> Chip:
     chip = chip_of_device(info.name, info.num_sms)
     limit = settings.current().num_sms
     return chip if limit is None else limited_chip(chip, limit)
+
+
+def _only(request: KernelRequest, device_index: int, load: Callable[..., _Kernel], of: object) -> _Kernel:
+    """The loaded kernel of a request that is no choice among several, made by ``load`` from ``of``."""
+    in_force = settings.current()
+    key = request.label, device_index, in_force.pdl
+    found: _Kernel | None = _kernels.get(key)
+    if found is not None:
+        return found
+    hopper_info(device_index)
+    if in_force.record is not None:
+        from fp8gemm.kernels.recording import record_quantizer
+
+        record_quantizer(in_force.record, request.family, dict(request.config))
+    allowed, programmatic = in_force.jit == "compile", in_force.pdl
+    return _loaded(
+        key,
+        lambda: load(of, device_index=device_index, allow_compile=allowed, programmatic=programmatic),
+        lambda: warmup_of_quantizer(request),
+    )
+
+
+def _load_quantizer(quantizer: Quantizer, **options: Any) -> QuantizeKernel:
+    from fp8gemm.kernels.quantize import QuantizeKernel
+
+    return QuantizeKernel(quantizer, **options)
+
+
+def _load_routing(request: KernelRequest, **options: Any) -> RoutingKernel:
+    from fp8gemm.kernels.routing import RoutingKernel
+
+    return RoutingKernel(request, **options)
 
 
 def _loaded(key: Hashable, load: Callable[[], _Kernel], command: Callable[[], str]) -> _Kernel:
