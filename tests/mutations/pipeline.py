@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import PROMOTE, RELEASED, Edit, Mutant, deadlock, race
+from tests.mutations.mutant import PROMOTE, RACE, RELEASED, STRESS, Edit, Mutant, deadlock, race
 
 _DENSE, _MULTIPLY, _LOOPS = "kernels/dense.cuh", "mainloop/multiply.cuh", "mainloop/chunk_loops.cuh"
 _LOAD, _COPIES = "mainloop/load.cuh", "mainloop/operand_copies.cuh"
@@ -91,10 +91,12 @@ _OPERAND_RING = (
         "the load role begins with the steps that were asked for ahead of it",
         Edit(_LOAD, "bool has_begun = true;", "bool has_begun = false;"),
     ),
-    deadlock(
+    Mutant(
         "ring-goes-on-from-its-first-place",
         "what follows the first steps is put where they are",
-        Edit(_LOAD, "        state_.advance();\n    }\n\n    template", "    }\n\n    template"),
+        (Edit(_LOAD, "        state_.advance();\n    }\n\n    template", "    }\n\n    template"),),
+        STRESS,
+        RACE,  # a barrier that is arrived at once too often is an error or a hang
     ),
     race(
         "first-steps-of-every-tile-passed-over",

@@ -55,6 +55,7 @@ _RACES = (
         "youngest-reading-not-awaited",
         "the store warp hands a tile's last slots back while the copies may still be reading them",
         Edit(_TMA, "hand_back<0>(ring, oldest);", "hand_back<kReading>(ring, oldest);"),
+        may_survive="the next tile is multiplied before its first part is staged, which takes longer than a copy reads",
     ),
     race(
         "first-warp-fills-the-slot",
