@@ -169,8 +169,8 @@ _TMA_STORE = (
             Edit(_TMA, "part / kPartsN * kPartRows", "part % kPartsM * kPartRows"),
             Edit(_TMA, "part % kPartsN * kPartCols", "part / kPartsM * kPartCols"),
         ),
-        under("256x64"),
-        sample="tall",
+        under("256x128"),
+        sample="ahead",
     ),
     Mutant(
         "quarter-of-a-fragment-misplaced",
