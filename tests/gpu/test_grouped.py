@@ -25,8 +25,8 @@ from tests.orientation import FEW, TWO_TILES, choose_for_rows
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 MANY = 512
-PRODUCTS = [(8, 112), (100, 128), (576, 256), (2112, 7168), (4096, 2048)]
-"""N and K: an N that no TMA store takes, partial tiles and K blocks, and two of real layers."""
+PRODUCTS = [(8, 112), (100, 128), (576, 256), (1000, 256), (2112, 7168), (4096, 2048)]
+"""N and K: an N that no TMA store takes, partial tiles and K blocks, one that no tile divides, two of real layers."""
 
 SIZES = (0, 1, 7, 63, 64, 65, 0, 127, 128, 129, 257, 3)
 UNEQUAL = 3e30

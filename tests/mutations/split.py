@@ -122,6 +122,6 @@ MUTANTS = (
         _K_BLOCKS,
         RACE,
         sample="split",
-        may_survive="a wait that nobody has arrived for lets all pass, and a tile takes longer than the other CTA's start",
+        may_survive="where nobody has arrived all may pass, and a tile takes longer than the other CTA's start",
     ),
 )
