@@ -67,8 +67,7 @@ def listing(tmp_path: Path) -> Callable[[Artifact], str]:
 
 def test_only_the_instrumented_kernel_reads_the_clock(cache: Path, listing: Callable[[Artifact], str]) -> None:
     pairs = wanted()
-    pairs = list(dict.fromkeys([*pairs[::4], *[pair for pair in pairs if pair[1].warpgroups_k > 1][::3]]))
-    pairs = third_of(pairs, repr)
+    pairs = third_of(dict.fromkeys([*pairs[::4], *[pair for pair in pairs if pair[1].warpgroups_k > 1][::3]]), repr)
     normal = build_many([kernel_request(*pair) for pair in pairs])
     traced = build_many([traced_request(*pair) for pair in pairs])
     for (problem, config), plain, recording in zip(pairs, normal, traced, strict=True):

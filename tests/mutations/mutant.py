@@ -34,8 +34,8 @@ class Caught(Enum):
     REFUSED = "does not compile"
 
 
-WRONG, HANG, REFUSED = (frozenset({how}) for how in (Caught.WRONG, Caught.HANG, Caught.REFUSED))
-RACE = frozenset({Caught.WRONG, Caught.HANG, Caught.FAULT})
+WRONG, HANG, FAULT, REFUSED = (frozenset({how}) for how in (Caught.WRONG, Caught.HANG, Caught.FAULT, Caught.REFUSED))
+RACE = WRONG | HANG | FAULT
 """A lost race may damage data, barriers or addresses."""
 
 
