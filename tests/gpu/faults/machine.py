@@ -42,11 +42,11 @@ def test_fault_19_every_tool_is_clean_on_every_family(tmp_path):
 def ampere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The GPU says that its compute capability is 8.0."""
     real = driver_device._attribute
-    forged = {"COMPUTE_CAPABILITY_MAJOR": 8, "COMPUTE_CAPABILITY_MINOR": 0}
+    forged = {driver_device.COMPUTE_CAPABILITY_MAJOR: 8, driver_device.COMPUTE_CAPABILITY_MINOR: 0}
     caches = (driver_device.device_info, driver_device.hopper_info)
 
-    def attribute(index: int, name: str) -> int:
-        return forged[name] if name in forged else real(index, name)
+    def attribute(index: int, number: int) -> int:
+        return forged[number] if number in forged else real(index, number)
 
     with monkeypatch.context() as changed:
         changed.setattr(driver_device, "_attribute", attribute)
