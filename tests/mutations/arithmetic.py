@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.mutant import PROMOTE, Edit, Mutant
+from tests.mutations.mutant import PROMOTE, Edit, Mutant, under
 
 _MULTIPLY, _BLOCK, _LOAD = "mainloop/multiply.cuh", "mainloop/block_scales.cuh", "mainloop/load.cuh"
 _WGMMA = "ptx/wgmma.cuh"
@@ -103,6 +103,19 @@ MUTANTS = (
             ),
         ),
         _SIGNED,
+    ),
+    Mutant(
+        "first-wave-of-the-stage-before",
+        "the first of a K block's two waves is described before the ring goes on to its stage",
+        (
+            Edit(
+                "mainloop/multiply.cuh",
+                "        state_.advance();\n        operands_.describe_first(state_.stage);\n",
+                "        operands_.describe_first(state_.stage);\n        state_.advance();\n",
+            ),
+        ),
+        under("256x128"),
+        sample="ahead",
     ),
     Mutant(
         "k-tail-skipped",

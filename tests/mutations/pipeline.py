@@ -23,6 +23,7 @@ _KEEP_EARLY = """\
 """
 _ADVANCE = """\
         state_.advance();
+        operands_.describe_first(state_.stage);
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
 """
 _LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"

@@ -108,7 +108,7 @@ _SCALES_OF_B = (
     Mutant(
         "scales-of-b-not-fetched-anew",
         "from the 64th K block on the scales of B are those of 32 blocks before",
-        (Edit(_BLOCK, "load(block, k_block + kThreadsPerWarp);", "load(block, k_block);"),),
+        (Edit(_BLOCK, "of_lane(k_block + kThreadsPerWarp)", "of_lane(k_block)"),),
         under("128x128"),
         sample="long",
     ),

@@ -119,6 +119,7 @@ public:
                 return;
             }
         }
+        operands_.describe_first(state_.stage);
         if constexpr (Scales::kAhead) {
             scales_.fetch(0);
         }
@@ -205,7 +206,6 @@ public:
         const uint32_t n = wave % Shape::kWavesN;
         if (wave == 0) {
             this->mark(Activity::kWaitFull, of_tile(k_block));
-            operands_.describe_first(state_.stage);
         }
         if (wave == 0 && !stage_is_full_) {
             ptx::mbarrier_wait(full_, state_.parity);
@@ -281,6 +281,7 @@ private:
     /// between one block's promotion and the next block's WGMMAs (3 % of 4096x7168x16384, H200, 2026-11-20).
     FP8GEMM_DEVICE void look_ahead() {
         state_.advance();
+        operands_.describe_first(state_.stage);
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
         stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);
     }

@@ -28,6 +28,20 @@ FP8GEMM_DEVICE void prefetch_l2(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
+/// @p ld.global.f32, or else 0, into the register that `value` is in: nobody waits for it but who reads the value.
+FP8GEMM_DEVICE void load_global_in_place(bool exists, const float* source, float& value) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.u32 p, %2, 0;\n"
+        "@!p mov.f32 %0, 0f00000000;\n"
+        "@p ld.global.f32 %0, [%1];\n"
+        "}"
+        : "+f"(value)
+        : "l"(source), "r"(static_cast<uint32_t>(exists))
+        : "memory");
+}
+
 /// @p ld.shared::cta.f32: `value` stays as it is where `condition` is false.
 FP8GEMM_DEVICE void load_shared_if(bool condition, uint32_t address, float& value) {
     asm volatile(
