@@ -110,6 +110,15 @@ def small_integers(
     )
 
 
+def put_special(case: Case, special: float) -> None:
+    """Into scales of single rows and blocks, of B's first row the 66th and 98th; and NaN among the codes of a row."""
+    m, k = case.a.shape
+    case.scales_b[1, 0] = special
+    case.scales_b[0, 65:98:32] = special
+    case.scales_a[m - 1, -1] = case.scales_a[m - 2, k // 256] = special
+    case.a[3, k - 1] = float("nan")
+
+
 def distinct_scales(
     m: int,
     n: int,

@@ -167,6 +167,18 @@ def test_an_output_larger_than_l2_is_stored_whole_too(tmp_path: Path) -> None:
             assert wrong(multiply, case_of(problem), seed) == ""
 
 
+@pytest.mark.parametrize("fault", ["", "late-zeros-scaled-by-what-follows", "late-zeros-scaled-by-what-was"])
+def test_a_late_k_block_of_zeros_has_no_scale(fault: str, tmp_path: Path) -> None:
+    """Of 65 steps the second share's last is past the end of K: infinite sums stay so. Faults of that show."""
+    problem = Problem(6, 136, 16400, F32)
+    pairs = [(problem, config_of(problem, label)) for label in ("64x64-k2", "64x128-split2")]
+    edit = partial(edited, find(fault).edits if fault else ())
+    case = case_of(problem, cases.small_integers)
+    cases.put_special(case, float("inf"))
+    for multiply in emulated_products(pairs, tmp_path, edit):
+        assert bool(wrong(multiply, case, 0)) == bool(fault)
+
+
 @pytest.mark.parametrize("label", ["128x128-split2", "128x192-split3"])
 def test_shares_are_added_in_their_order(label: str, tmp_path: Path) -> None:
     """The bits are those of the sum of as many products, each of one share of K."""

@@ -123,6 +123,7 @@ SAMPLES = {
     "row": _product(replace(_PROBLEM, scaling=Scaling.ROW), _TILE),
     "row_stacked": _product(replace(_PROBLEM, scaling=Scaling.ROW), _STACKED),
     "shared_k": _product(_ODD, _SHARED_K),
+    "shared_long_k": _product(replace(_ODD, k=16400), _SHARED_K),
     "shared_k_row": _product(replace(_ODD, scaling=Scaling.ROW), _SHARED_K),
     "split": _product(_PROBLEM, replace(_TILE, split_k=2)),
     "split_three": _product(_PROBLEM, TileConfig(128, 96, 3, split_k=3, waves_in_flight=2)),

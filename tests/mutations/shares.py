@@ -64,6 +64,26 @@ _BLOCKS = (
         _SPECIAL,
         sample="shared_k",
     ),
+    Mutant(
+        "late-zeros-scaled-by-what-follows",
+        "from the 65th step on the K block of zeros is scaled by what lies behind the last scale of a row of B",
+        (Edit(_BLOCK, "next < Shape::kNumKBlocks,", "next <= Shape::kNumKBlocks,"),),
+        _SPECIAL,
+        sample="shared_long_k",
+    ),
+    Mutant(
+        "late-zeros-scaled-by-what-was",
+        "from the 65th step on the K block of zeros is scaled as the one 32 steps before",
+        (
+            Edit(
+                _BLOCK,
+                "ptx::load_global_in_place(next <",
+                "if (next < Shape::kNumKBlocks) ptx::load_global_in_place(next <",
+            ),
+        ),
+        _SPECIAL,
+        sample="shared_long_k",
+    ),
 )
 
 _SUM = (

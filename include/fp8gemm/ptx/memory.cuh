@@ -28,7 +28,7 @@ FP8GEMM_DEVICE void prefetch_l2(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/// @p ld.global.f32, or else 0, into the register that `value` is in: nobody waits for it but who reads the value.
+/// @p ld.global.f32, or else 0, into the register that `value` is in. (The assembler may make a branch of it, and a move.)
 FP8GEMM_DEVICE void load_global_in_place(bool exists, const float* source, float& value) {
     asm volatile(
         "{\n"
