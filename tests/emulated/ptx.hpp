@@ -120,9 +120,7 @@ inline void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
     mbarrier_wait(barrier, parity);
 }
 
-inline void load_global_in_place(bool exists, const float* source, float& value) {
-    value = exists ? *source : 0.0f;
-}
+inline void load_global_in_place(bool exists, const float* source, float& value) { value = exists ? *source : 0.0f; }
 inline void load_shared_if(bool condition, uint32_t address, float& value) {
     if (condition) {
         std::memcpy(&value, at(address), 4);
