@@ -7,6 +7,7 @@ alone, and only a GPU would tell.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,16 @@ def launched(mutant: Mutant) -> list[KernelRequest]:
     return [kernel_request(*each) for tile in tiles for each in reversed(kernels_of_k_blocks(*tile))]
 
 
+@cache
+def sound(request: KernelRequest) -> bytes:
+    """PTX of the headers as they are: several mutants have tests of one tile."""
+    return translate(request, INCLUDE)
+
+
 OF_TILES = third_of([each for each in MUTANTS if launched(each)], lambda mutant: mutant.name)
 
 
 @pytest.mark.parametrize("mutant", OF_TILES, ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_a_kernel_that_its_tests_launch(mutant: Mutant, tmp_path: Path) -> None:
     include = tree.make(tmp_path, mutant)
-    requests = launched(mutant)
-    assert any(translate(request, include) != translate(request, INCLUDE) for request in requests)
+    assert any(translate(request, include) != sound(request) for request in launched(mutant))

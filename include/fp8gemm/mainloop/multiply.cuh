@@ -119,7 +119,7 @@ public:
                 return;
             }
         }
-        operands_.describe_first(state_.stage);
+        operands_.describe_first(state_.stage);  // anew, so that nothing is kept of it over an epilogue
         if constexpr (Scales::kAhead) {
             scales_.fetch(0);
         }

@@ -27,7 +27,7 @@ public:
 
     /// As soon as the K block's stage is known, beside the last wave of the one before: its WGMMAs then follow the wait for
     /// the stage, and one another, at once (0.8 % of 4096x4096x7168 at 128x256, in bursts, H200, 2026-11-24). Behind the
-    /// back edge of the main loop there would be 14 instructions (another 0.1 to 0.5 %, 2026-11-28).
+    /// back edge of the main loop there would be 14 instructions (-0.1 to +0.5 % at seven products, 2026-11-28).
     FP8GEMM_DEVICE void describe_first(uint32_t stage) {
         if constexpr (kFirstAhead) {
             first_a_ = block_descriptors(a_ + descriptor_offset(stage * Stages::kStageBytesA));
