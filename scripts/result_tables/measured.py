@@ -91,6 +91,7 @@ SHOWS = {
     "turns-of-the-ring-h200.json": ("straight code of whole turns of the ring", "tuning.md#what-limits-prefill"),
     "place-of-code-h200.json": ("the main loop some bytes further on", "tuning.md#what-limits-prefill"),
     "chunk-ends-h200.json": ("other ends of the main loop's chunks", "tuning.md#what-limits-prefill"),
+    "chunk-exits-h200.json": ("main loops of longer straight code", "tuning.md#what-limits-prefill"),
     "clusters-of-two-h200.json": ("clusters of two for short K and one round", "tuning.md#what-limits-prefill"),
     "k-backwards-h200.json": ("every second round of tiles from the end of K", "tuning.md#what-limits-prefill"),
     "in-place-h200.json": ("gradients that L2 adds to, and K-grouped loops", "grouped.md#how-it-works"),
