@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 
 from tests.gpu.test_stress import DEFAULT_LAUNCHES
 from tests.mutations.catalogue import CONTROLS, GPU_MUTANTS, MUTANTS
-from tests.mutations.mutant import Mutant
+from tests.mutations.mutant import Caught, Mutant
 from tests.mutations.report import read_report, write_report
 from tests.mutations.runner import Outcome, run_mutant
 
@@ -28,6 +29,7 @@ CONTROL_LIMIT_S = 580.0
 """All named tests, and while they run the GPU also does what the mutants do."""
 
 Runs = dict[str, "Future[Outcome]"]
+_WRITING = Lock()
 
 
 def chosen(session: pytest.Session, mutants: tuple[Mutant, ...]) -> list[Mutant]:
@@ -41,41 +43,52 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
     return callspec.params if callspec and item.path.name == os.path.basename(__file__) else {}
 
 
+def by_time(mutant: Mutant) -> tuple[bool, bool, tuple[str, ...]]:
+    """Those first whose tests may launch very often, then those that they may await in vain."""
+    return not mutant.chaos, Caught.HANG not in mutant.caught, mutant.tests
+
+
 @pytest.fixture(scope="session")
 def runs(request: pytest.FixtureRequest, device: torch.device, say: Callable[[str], None]) -> Iterator[Runs]:
     """How the tests of each chosen mutant end; the long ones are begun first."""
-    mutants = sorted(chosen(request.session, GPU_MUTANTS), key=lambda mutant: (not mutant.chaos, mutant.tests))
+    mutants = sorted(chosen(request.session, GPU_MUTANTS), key=by_time)
     with ThreadPoolExecutor(WORKERS) as pool:
         found = {
             mutant.name: pool.submit(run_mutant, mutant, limit_s=CONTROL_LIMIT_S)
             for mutant in chosen(request.session, CONTROLS)
         }
-        found |= {mutant.name: pool.submit(run_mutant, mutant) for mutant in mutants}
+        found |= {mutant.name: pool.submit(run_and_write, mutant, device) for mutant in mutants}
         yield found
-        for name, run in found.items():
-            outcome = run.result()
+        for name, future in found.items():
+            outcome = future.result()
             said = outcome.how.value if outcome.how else outcome.problem or "no test fails"
             say(f"{name:<40} {said:<20} {outcome.seconds:>4.0f} s  {outcome.test}")
-        write_mutants(device, {mutant.name: record(mutant, found) for mutant in mutants})
+
+
+def run_and_write(mutant: Mutant, device: torch.device) -> Outcome:
+    """Run a mutant's tests. What came of it is written at once, so that a run that is cut off leaves what has ended."""
+    outcome = run_mutant(mutant)
+    with _WRITING:
+        write_mutants(device, {mutant.name: record(mutant, outcome)})
+    return outcome
 
 
 def write_mutants(device: torch.device, ended: dict[str, Any]) -> None:
     """Results of all mutants; of some, for a later run with the same headers to complete."""
     ended = {entry["name"]: entry for entry in read_report(PART).get("mutants", [])} | ended
-    ended |= {mutant.name: record(mutant, {}) for mutant in MUTANTS if not mutant.gpu}
+    ended |= {mutant.name: record(mutant) for mutant in MUTANTS if not mutant.gpu}
     entries = [ended[mutant.name] for mutant in MUTANTS if mutant.name in ended]
     write_report("mutations-h200.json" if len(entries) == len(MUTANTS) else PART, device, mutants=entries)
 
 
-def record(mutant: Mutant, runs: Runs) -> dict[str, Any]:
+def record(mutant: Mutant, outcome: Outcome | None = None) -> dict[str, Any]:
     """A mutant and what became of it, for the results. Those that need no GPU are held to their promise elsewhere."""
     entry: dict[str, Any] = {"name": mutant.name, "what": mutant.what, "files": mutant.files}
     if mutant.same_code:
         return {**entry, "caught_by": "", "how": "", "result": "not observable", "reason": mutant.same_code}
-    if not mutant.gpu:
+    if outcome is None:
         how = " or ".join(sorted(way.value for way in mutant.caught))
         return {**entry, "caught_by": mutant.tests[0], "how": how, "result": "caught", "reason": "needs no GPU"}
-    outcome = runs[mutant.name].result()
     if outcome.how in mutant.caught:
         return {**entry, "caught_by": outcome.test, "how": outcome.how.value, "result": "caught", "reason": ""}
     if outcome.passed and mutant.may_survive:

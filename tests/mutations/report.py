@@ -31,4 +31,6 @@ def write_report(name: str, device: torch.device, **content: Any) -> None:
     made = {"gpu": torch.cuda.get_device_name(device), "date": datetime.date.today().isoformat()}
     report = {**made, **provenance(include=tree.INCLUDE), **content}
     Path(directory).mkdir(parents=True, exist_ok=True)
-    Path(directory, name).write_text(json.dumps(report, indent=1) + "\n")
+    # A run may be cut off: what was there is whole until the new is.
+    (unfinished := Path(directory, f"{name}.unfinished")).write_text(json.dumps(report, indent=1) + "\n")
+    unfinished.replace(Path(directory, name))

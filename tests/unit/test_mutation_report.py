@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.gpu.test_mutations import PART, write_mutants
+from tests.gpu import test_mutations as on_gpu
+from tests.gpu.test_mutations import PART, run_and_write, write_mutants
 from tests.mutations.catalogue import GPU_MUTANTS, MUTANTS
-from tests.mutations.report import read_report
+from tests.mutations.mutant import Mutant
+from tests.mutations.report import read_report, write_report
+from tests.mutations.runner import Outcome
 
 
 def test_runs_of_some_mutants_add_up_to_one_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +32,42 @@ def test_runs_of_some_mutants_add_up_to_one_result(tmp_path: Path, monkeypatch: 
     assert sum(entry["result"] == "not caught" for entry in found) == len(names) - half
     (tmp_path / PART).write_text(json.dumps({"headers": "of others", "mutants": found}))
     assert read_report(PART) == {}
+
+
+def test_each_mutant_is_written_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FP8GEMM_TEST_REPORT_DIR", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    mutants = [mutant for mutant in GPU_MUTANTS if not mutant.same_code][:8]
+
+    def run(mutant: Mutant) -> Outcome:
+        if mutant is mutants[5]:
+            raise OSError("no process can be started")
+        return Outcome(min(mutant.caught, key=str), "", "a test", "", 1.0)
+
+    monkeypatch.setattr(on_gpu, "run_mutant", run)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(run_and_write, mutant, torch.device("cpu")) for mutant in mutants]
+    assert [future.exception() is None for future in futures] == [mutant is not mutants[5] for mutant in mutants]
+    ended = {entry["name"] for entry in read_report(PART)["mutants"]}
+    assert {mutant.name for mutant in GPU_MUTANTS if mutant.name in ended} == {
+        mutant.name for mutant in mutants if mutant is not mutants[5]
+    }
+
+
+def test_what_is_there_stays_whole_while_a_result_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FP8GEMM_TEST_REPORT_DIR", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    device = torch.device("cpu")
+    write_report(PART, device, mutants=["first"])
+
+    def cut_off(path: Path, text: str, **options: Any) -> int:
+        with path.open("w") as file:
+            file.write(text[:20])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "write_text", cut_off)
+        write_report(PART, device, mutants=["second"])
+    assert read_report(PART)["mutants"] == ["first"]
+    write_report(PART, device, mutants=["second"])
+    assert [path.name for path in tmp_path.iterdir()] == [PART] and read_report(PART)["mutants"] == ["second"]
