@@ -16,6 +16,7 @@ SHOWS = {
     "random-burst-h200.json": ("100 random shapes beside DeepGEMM, in bursts", "tuning.md#the-choice"),
     "random-sustained-h100.json": ("100 others under load that lasts, before that", "tuning.md#the-choice"),
     "random-sustained-h200.json": ("the same under load that lasts", "tuning.md#the-choice"),
+    "random-sustained-choice-h200.json": ("and again, the choice alone", "tuning.md#the-choice"),
     "bench-small-m-h200.json": ("few rows, beside reading the weight alone", "tuning.md#small-m"),
     "few-rows-h200.json": ("few rows beside DeepGEMM", "tuning.md#few-rows-beside-deepgemm"),
     "few-rows-48-to-192-h200.json": ("48 to 192 rows beside DeepGEMM", "tuning.md#few-rows-beside-deepgemm"),
