@@ -165,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace, tuner: Tuner, heading: dict[str, Any]) -> int:
     if options.grouped:
         sizes = options.m or parse_m(DEFAULT_GROUPED_M)
-        of_groups = plan_grouped(options.grouped, sizes, options.layout, tuner.chip, options.candidates)
+        of_groups = plan_grouped(options.grouped, sizes, options.layout, tuner.chip, options.candidates, options.also)
         summary, document = run_grouped(
             of_groups,
             tuner,
@@ -198,7 +198,7 @@ def _check_options(options: argparse.Namespace) -> None:
     Raises:
         InputError: some are.
     """
-    names = ("nk", "shapes", "random", "also", "peers", "results", "table", "static_weights")
+    names = ("nk", "shapes", "random", "peers", "results", "table", "static_weights")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
     if options.grouped and given:
         raise InputError(f"expected none of these beside --grouped, got {', '.join(given)}")

@@ -10,6 +10,8 @@ from fp8gemm.errors import InputError
 from fp8gemm.quoting import quoted
 from fp8gemm.tuning.candidates import deepest_config, divided, in_whole_lines
 from fp8gemm.tuning.config import Tile, TileConfig, staged_parts, violations
+from fp8gemm.tuning.grouped_config import of_groups
+from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Problem, StoreKind
 
 _LABEL = re.compile(r"(\d{1,3})x(\d{1,3})(?:-k(\d))?(?:-s(\d))?(?:-c(\d)x(\d))?(?:-split(\d))?")
@@ -53,3 +55,17 @@ def labelled_config(label: str, problem: Problem) -> TileConfig:
             if not why:
                 return in_whole_lines(config, *as_written)
     raise InputError(f"{label}: expected a config that fits; {'; '.join(why)}")
+
+
+def labelled_grouped_config(label: str, problem: GroupedProblem) -> TileConfig:
+    """The config of a label for groups: as for the product of one, but for what their table takes of shared memory.
+
+    Raises:
+        InputError: no kernel of groups can be made of it.
+    """
+    of_one = labelled_config(label, problem.of_group())
+    found = of_groups(problem, of_one)
+    if found is None or (f"-s{of_one.stages}-" in f"{label}-" and found.stages < of_one.stages):
+        what = f"{problem.groups} {problem.grouping.value} groups of {problem.m}x{problem.n}x{problem.k}"
+        raise InputError(f"{label}: expected a config that {what} can have")
+    return found

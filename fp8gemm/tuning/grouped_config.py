@@ -100,24 +100,30 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
     for config in candidate_configs(problem.store, problem.output, problem.scaling):
-        if config.split_k > 1 or is_for_few_rows(config) or (width is None and is_for_other_k(config, problem.k)):
+        if is_for_few_rows(config) or (width is None and is_for_other_k(config, problem.k)):
             continue
         if config.tile[:2] in (_TALL_TILE, _WIDE_TILE) or (width is None and config.tile[:2] == _SLOW_TILE):
             continue
-        if scales_of_box(problem, config) > hopper.MAX_BOX_ROWS:
-            continue
-        if config.warpgroups_k > 1 and not _shares_end_with_k(problem, config):
-            continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
-        addresses = problem.c.is_read or problem.store is StoreKind.PREDICATED
-        if problem.grouping is Grouping.COLUMNS and addresses and config.promotion_registers > CROWDED_REGISTERS:
-            config = replace(config, waves_in_flight=1)
-            if violations(config, problem.store, problem.output, problem.scaling):
-                continue
-        fitting = _fitting(problem, config)
+        fitting = of_groups(problem, config)
         if fitting is not None:
             yield fitting
+
+
+def of_groups(problem: GroupedProblem, config: TileConfig) -> TileConfig | None:
+    """A single product's config as groups can have it, its ring less deep where the table needs the room; None if they
+    cannot."""
+    if config.split_k > 1 or config.cluster_n > 1 or scales_of_box(problem, config) > hopper.MAX_BOX_ROWS:
+        return None
+    if config.warpgroups_k > 1 and not _shares_end_with_k(problem, config):
+        return None
+    addresses = problem.c.is_read or problem.store is StoreKind.PREDICATED
+    if problem.grouping is Grouping.COLUMNS and addresses and config.promotion_registers > CROWDED_REGISTERS:
+        config = replace(config, waves_in_flight=1)
+        if violations(config, problem.store, problem.output, problem.scaling):
+            return None
+    return _fitting(problem, config)
 
 
 def _shares_end_with_k(problem: GroupedProblem, config: TileConfig) -> bool:

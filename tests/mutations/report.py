@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fp8gemm.lab.provenance import provenance
+from fp8gemm.writing import write_text
 from tests.mutations import tree
 
 
@@ -30,7 +31,4 @@ def write_report(name: str, device: torch.device, **content: Any) -> None:
         return
     made = {"gpu": torch.cuda.get_device_name(device), "date": datetime.date.today().isoformat()}
     report = {**made, **provenance(include=tree.INCLUDE), **content}
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    # A run may be cut off: what was there is whole until the new is.
-    (unfinished := Path(directory, f"{name}.unfinished")).write_text(json.dumps(report, indent=1) + "\n")
-    unfinished.replace(Path(directory, name))
+    write_text(Path(directory, name), json.dumps(report, indent=1) + "\n")

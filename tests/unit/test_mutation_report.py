@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from tests.gpu import test_mutations as on_gpu
 from tests.gpu.test_mutations import PART, run_and_write, write_mutants
 from tests.mutations.catalogue import GPU_MUTANTS, MUTANTS
 from tests.mutations.mutant import Mutant
-from tests.mutations.report import read_report, write_report
+from tests.mutations.report import read_report
 from tests.mutations.runner import Outcome
 
 
@@ -52,22 +51,3 @@ def test_each_mutant_is_written_when_it_ends(tmp_path: Path, monkeypatch: pytest
     assert {mutant.name for mutant in GPU_MUTANTS if mutant.name in ended} == {
         mutant.name for mutant in mutants if mutant is not mutants[5]
     }
-
-
-def test_what_is_there_stays_whole_while_a_result_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FP8GEMM_TEST_REPORT_DIR", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    device = torch.device("cpu")
-    write_report(PART, device, mutants=["first"])
-
-    def cut_off(path: Path, text: str, **options: Any) -> int:
-        with path.open("w") as file:
-            file.write(text[:20])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Path, "write_text", cut_off)
-        write_report(PART, device, mutants=["second"])
-    assert read_report(PART)["mutants"] == ["first"]
-    write_report(PART, device, mutants=["second"])
-    assert [path.name for path in tmp_path.iterdir()] == [PART] and read_report(PART)["mutants"] == ["second"]

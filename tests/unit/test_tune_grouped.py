@@ -20,6 +20,7 @@ from fp8gemm.driver import device
 from fp8gemm.driver.device import DeviceStatus, Diagnosis
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench.grouped_cases import random_sizes
+from fp8gemm.lab.labels import labelled_config, labelled_grouped_config
 from fp8gemm.lab.tune import ahead, grouped, measure, measure_grouped
 from fp8gemm.lab.tune.grouped import LAYOUTS, plan_grouped
 from fp8gemm.reference import gemm_grouped_reference, gemm_masked_reference
@@ -193,6 +194,33 @@ def test_candidates_are_the_first_and_some_of_the_other_orientation() -> None:
     assert set(every.candidates.values()) == set(ranked_grouped(problem, H200))
     with pytest.raises(InputError, match="1 to 1024 groups"):
         plan_grouped([(2000, 128, 128)], [1], LAYOUTS, H200, 1)
+
+
+def test_configs_are_tried_by_their_labels(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether the choice may fall on them or not; their rings are less deep where the table needs the room."""
+    words = ("--candidates", "1", "--layout", "masked", "--also", "128x160,256x128-s2")
+    code, found = tune(capsys, *words)
+    candidates = {config.label for config in ranked_grouped(grouped_problem(Grouping.MASKED, GROUPS, M, N, K), H200)}
+    assert code == 0 and set(found["rows"][0]["us"]) - candidates == {"128x160-s5-c1x1", "256x128-s2-c1x1"}
+    problem = GroupedProblem(Grouping.CONTIGUOUS, 1024, 64, 4096, 4096)
+    assert labelled_config("64x256", problem.of_group()).label == "64x256-s5-c1x1"
+    assert labelled_grouped_config("64x256", problem).label == "64x256-s4-c1x1"
+
+
+@pytest.mark.parametrize(
+    ("label", "grouping", "groups"),
+    [
+        ("128x128-split2", Grouping.MASKED, 4),
+        ("256x128-c1x2", Grouping.MASKED, 4),
+        ("256x128", Grouping.CONTIGUOUS, 4),
+        ("64x64-k2", Grouping.COLUMNS, 4),
+        ("64x256-s5", Grouping.CONTIGUOUS, 1024),
+    ],
+)
+def test_labels_that_groups_cannot_have_are_refused(label: str, grouping: Grouping, groups: int) -> None:
+    problem = GroupedProblem(grouping, groups, 64, 4096, 4096)
+    with pytest.raises(InputError, match=f"{label}: expected a config that {groups} {grouping.value} groups of 64x"):
+        labelled_grouped_config(label, problem)
 
 
 def test_sizes_of_groups_are_about_the_typical_one() -> None:

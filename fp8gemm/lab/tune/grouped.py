@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fp8gemm.lab.bench.grouped_cases import random_sizes
+from fp8gemm.lab.labels import labelled_grouped_config
 from fp8gemm.lab.tune import report
 from fp8gemm.lab.tune.results import Row, Work
 from fp8gemm.quoting import counted
@@ -50,11 +51,13 @@ def plan_grouped(
     layouts: Sequence[Grouping],
     chip: Chip,
     count: int | None,
+    also: Sequence[str] = (),
 ) -> list[GroupedWork]:
-    """Every size of groups for every G, N, K and layout; the first ``count`` candidates by the model, all for None.
+    """Every size of groups for every G, N, K and layout; the first ``count`` candidates by the model, all for None, and
+    in any case the configs of these labels.
 
     Raises:
-        InputError: sizes that no grouped product has.
+        InputError: sizes that no grouped product has, or a label's config does not fit.
     """
     found = []
     for grouping in layouts:
@@ -64,7 +67,8 @@ def plan_grouped(
                 ranked = tuple(dict.fromkeys(ranked_grouped(problem, chip)))
                 swapped = isinstance(ranked[0], SwapAbConfig)
                 other = [config for config in ranked if isinstance(config, SwapAbConfig) != swapped]
-                wanted = {config.label: config for config in (*ranked[:count], *other[:_OTHER])}
+                more = (labelled_grouped_config(label, problem) for label in also)
+                wanted = {config.label: config for config in (*ranked[:count], *other[:_OTHER], *more)}
                 found.append(Work(problem, wanted, ranked[0].label, ranked[0].label))
     return found
 
