@@ -1,4 +1,4 @@
-"""Dense products on the host: their device headers, compiled with what emulates Hopper, and run."""
+"""Products on the host: their device headers, compiled with what emulates Hopper, and run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.jit.render import render_source
+from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels import dense, gemm
 from fp8gemm.kernels.dense import DenseKernel
 from fp8gemm.kernels.gemm import fill_output
@@ -25,7 +26,8 @@ from tests.host_compiler import compile_library
 _PROGRAM = """\
 #include "ptx.hpp"
 #include "run.hpp"
-#include "fp8gemm/kernels/dense.cuh"
+#include "shuffles.hpp"
+#include "fp8gemm/kernels/grouped.cuh"
 {kernels}
 extern "C" const char* emulate(uint32_t kernel, const void* params, uint32_t grid, uint32_t cluster, uint32_t threads,
                                uint32_t seed) {{
@@ -36,7 +38,7 @@ extern "C" const char* emulate(uint32_t kernel, const void* params, uint32_t gri
 _KERNEL = """\
 namespace {name} {{
 {config}
-void run(const void* params) {{ fp8gemm::Dense<Config>::run(*static_cast<const fp8gemm::KernelParams*>(params)); }}
+void run(const void* params) {{ fp8gemm::{family}<Config>::run(*static_cast<const fp8gemm::KernelParams*>(params)); }}
 }}  // namespace {name}
 """
 Multiply = Callable[[Case, int, int], tuple[Tensor, str]]
@@ -55,18 +57,27 @@ def emulated_products(
         directory: an empty one.
         edit: what to make of a header's text, by its path below include/fp8gemm.
     """
+    loaded = compiled([DenseKernel.request(*pair) for pair in wanted], directory, edit)
+    return [_multiplier(loaded, index, *pair) for index, pair in enumerate(wanted)]
+
+
+def compiled(
+    requests: Sequence[KernelRequest], directory: Path, edit: Callable[[str, str], str] = lambda path, text: text
+) -> ctypes.CDLL:
+    """Kernels of the ordinary orientation, of one product or of groups, for the host: `emulate` takes the index of one.
+    The test is skipped without a C++ compiler."""
     places = headers(directory, edit)
     kernels = []
-    for index, (problem, config) in enumerate(wanted):
-        found = CONFIG.search(render_source(DenseKernel.request(problem, config)))
+    for index, request in enumerate(requests):
+        found = CONFIG.search(render_source(request))
         assert found is not None
-        kernels.append(_KERNEL.format(name=f"v{index}", config=found[0]))
-    names = ", ".join(f"v{index}::run" for index in range(len(wanted)))
+        kernels.append(_KERNEL.format(name=f"v{index}", config=found[0], family=request.family))
+    names = ", ".join(f"v{index}::run" for index in range(len(requests)))
     program = _PROGRAM.format(kernels="\n".join(kernels), names=names)
     options = "-std=c++20", "-O1", "-fno-strict-aliasing", "-Wno-unknown-pragmas", "-w"
     _, loaded = compile_library(program, directory, *options, *places)
     loaded.emulate.restype = ctypes.c_char_p
-    return [_multiplier(loaded, index, *pair) for index, pair in enumerate(wanted)]
+    return loaded
 
 
 def _multiplier(library: ctypes.CDLL, index: int, problem: Problem, config: TileConfig) -> Multiply:
