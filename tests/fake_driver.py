@@ -104,10 +104,15 @@ class FakeDriver:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Inside, this is the driver of the process."""
+
+        def libcuda() -> FakeDriver:
+            return self
+
         _forget()
         try:
-            with mock.patch.object(api, "_libcuda", lambda: self):
+            with mock.patch.object(api, "_libcuda", libcuda):
                 yield
+                assert api._libcuda is libcuda, "what was put in its place would bring it back, for good"
         finally:
             _forget()
 

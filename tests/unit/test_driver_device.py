@@ -150,10 +150,11 @@ def test_the_probe_turns_every_failure_into_a_fact(fake: FakeDriver, monkeypatch
     def fail() -> None:
         raise OSError("no libcuda")
 
-    monkeypatch.setattr(api, "_libcuda", fail)
-    found = device.probe()
-    assert (found.driver_version, found.driver_problem) == (None, "no libcuda")
-    assert device.diagnose().status is DeviceStatus.NO_DRIVER
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "_libcuda", fail)
+        found = device.probe()
+        assert (found.driver_version, found.driver_problem) == (None, "no libcuda")
+        assert device.diagnose().status is DeviceStatus.NO_DRIVER
 
 
 def test_a_driver_that_fails_halfway_is_no_driver_error_to_the_caller(fake: FakeDriver) -> None:

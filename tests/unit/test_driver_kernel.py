@@ -18,6 +18,7 @@ from fp8gemm.driver.api import driver_error
 from fp8gemm.errors import CacheMissError, DriverError
 from fp8gemm.jit import kernel
 from fp8gemm.jit.request import KernelRequest
+from tests.fake_driver import FakeDriver
 
 NO_BINARY = 209
 INVALID_VALUE = 1
@@ -90,7 +91,7 @@ def nothing(*arguments: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     parts = Machine()
     for name in ("build", "quarantine", "rebuild", "load_library", "get_function", "set_max_dynamic_shared", "unload"):
         monkeypatch.setattr(kernel, name, getattr(parts, name))
@@ -101,7 +102,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(kernel, "_kernels", {})
     monkeypatch.setattr(kernel, "_libraries", {})
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=7))
-    return parts
+    with FakeDriver().installed():  # errors are in its words
+        yield parts
 
 
 def test_a_kernel_is_loaded_once_and_then_remembered(machine: Machine) -> None:
