@@ -5,21 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from fp8gemm.driver.arguments import ArgumentBlock
-from fp8gemm.kernels import dense, gemm
 from fp8gemm.kernels.gemm import fill_output
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend
-from tests.emulated import encode_2d
-from tests.emulated.dense import compiled
+from tests.emulated.products import EditHeader, as_it_is, compiled, maps_of_the_host, run, unloaded
 from tests.grouped import ContiguousCase, KGroupedCase, MaskedCase
 
 AnyCase = ContiguousCase | MaskedCase | KGroupedCase
@@ -29,17 +25,9 @@ besides."""
 
 
 def emulated_groups(
-    wanted: Sequence[tuple[GroupedProblem, TileConfig]],
-    directory: Path,
-    edit: Callable[[str, str], str] = lambda path, text: text,
+    wanted: Sequence[tuple[GroupedProblem, TileConfig]], directory: Path, edit: EditHeader = as_it_is
 ) -> list[Multiply]:
-    """Kernels of groups under configs, compiled for the host; the test is skipped without a C++ compiler.
-
-    Args:
-        wanted: the problems, of any M.
-        directory: an empty one.
-        edit: what to make of a header's text, by its path below include/fp8gemm.
-    """
+    """`tests.emulated.dense.emulated_products`, of groups."""
     loaded = compiled([GroupedKernel.request(*pair) for pair in wanted], directory, edit)
     return [_multiplier(loaded, index, *pair) for index, pair in enumerate(wanted)]
 
@@ -62,19 +50,13 @@ def _multiplier(library: ctypes.CDLL, index: int, problem: GroupedProblem, confi
             rows=case.a.shape[-2],
             products=0,
         )
-        kernel: Any = GroupedKernel.__new__(GroupedKernel)
-        kernel.problem, kernel.config = problem, config
-        kernel._max_clusters = max(num_sms // config.cluster_size, 1)
-        block = ArgumentBlock()
-        with patch.object(gemm, "encode_2d", encode_2d), patch.object(dense, "encode_2d", encode_2d):
+        kernel, block = unloaded(GroupedKernel, problem, config, num_sms), ArgumentBlock()
+        with maps_of_the_host():
             kernel._encode(operands, config, block)
         fill_output(block, operands.out, None if problem.c is Addend.NONE else operands.out)
         block.params.m, block.params.k = operands.rows, case.a.shape[-1]
         block.params.group_begins, block.params.group_ends = operands.begins, operands.ends
-        address = ctypes.c_void_p(ctypes.addressof(block.params))
-        grid = kernel.grid(operands.rows)
-        said: bytes = library.emulate(index, address, grid, config.cluster_size, config.threads, seed)
-        return out, said.decode()
+        return out, run(library, index, kernel, block, operands.rows, seed)
 
     return multiply
 

@@ -18,6 +18,7 @@ from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKi
 from tests import cases
 from tests.cases import Case
 from tests.emulated.dense import Multiply, emulated_products
+from tests.emulated.products import edited
 from tests.mutations.catalogue import find
 from tests.mutations.mutant import Edit
 from tests.prepared import torch_dtype
@@ -132,14 +133,6 @@ def wrong(multiply: Multiply, case: Case, seed: int) -> str:
         return said
     report = case.check(out)
     return "" if not report.failed else f"{case}: {report}"
-
-
-def edited(edits: tuple[Edit, ...], path: str, text: str) -> str:
-    for edit in edits:
-        if edit.header == path:
-            assert text.count(edit.old) == 1
-            text = text.replace(edit.old, edit.new)
-    return text
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
 from tests import cases
 from tests.emulated.grouped import AnyCase, Multiply, emulated_groups
+from tests.emulated.products import edited
 from tests.grouped import Maker, contiguous_case, k_grouped_case, masked_case
-from tests.jit.test_dense_emulated import edited
 from tests.mutations.catalogue import find
 from tests.thirds import third_of
 
