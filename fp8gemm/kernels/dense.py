@@ -40,6 +40,8 @@ class DenseKernel(SingleKernel):
                 *asdict(config).items(),
                 *([("raster_band", raster_band(config, problem.n))] if config.split_k == 1 else []),
                 ("streamed_rows", streamed_rows(problem, config)),
+                ("piece_of_a", 0),
+                ("piece_of_b", 0),
                 ("shared_bytes", DenseKernel.shared_bytes(problem, config)),
                 ("scaling", problem.scaling),
                 ("grouping", Grouping.NONE),

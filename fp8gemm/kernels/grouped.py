@@ -5,6 +5,7 @@ Operands reach this module checked (see `fp8gemm.checks.groups`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from fp8gemm.kernels.dense import encode_output
 from fp8gemm.kernels.gemm import GemmKernel, countable, encode_codes, encode_scales, fill_output
 from fp8gemm.kernels.swap_ab import encode_blocks
 from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.dependent_launch import PLAIN_PRODUCTS
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
 from fp8gemm.tuning.grouped_problem import GroupedProblem
@@ -27,6 +29,14 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
+_PIECE = 16
+"""Rows, of A and at least of B, that are loaded at a time where tiles have fewer than a box. With 64 of A no more is
+gained, at 168 rows in a group 1 % less (docs/results/pieces-h200.json)."""
+_ROWS_IN_PIECES = 128
+"""Of tiles that are: with 64, whose groups wait for their weights, pieces made 32 groups of 100 rows 2 to 9 % slower
+(4096x4096, H200, 2026-11-28)."""
+_SWIZZLED_ROWS = 8
+"""After which the swizzle of operands repeats."""
 _WHOLE_BAND = 2**16
 """More rows of tiles than a group has: all tokens of a weight's tile follow each other, and find it in L2."""
 
@@ -76,9 +86,11 @@ class GroupedKernel(GemmKernel):
         parts += [config.label, problem.output.value, problem.store.value]
         parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
         swaps = isinstance(config, SwapAbConfig)
-        of_orientation: tuple[tuple[str, ConfigValue], ...] = ("scaling", problem.scaling), ("streamed_rows", 0)
-        if swaps:
+        of_orientation: tuple[tuple[str, ConfigValue], ...]
+        if isinstance(config, SwapAbConfig):
             of_orientation = ("cluster_m", 1), ("cluster_n", 1)
+        else:
+            of_orientation = ("scaling", problem.scaling), ("streamed_rows", 0), *_pieces(problem, config)
         band = _WHOLE_BAND if isinstance(config, SwapAbConfig) else raster_band(config, problem.n)
         return KernelRequest(
             label="-".join(parts),
@@ -146,6 +158,11 @@ class GroupedKernel(GemmKernel):
         assert not isinstance(config, SwapAbConfig)
         encode_codes(block.tensor_map_a, operands.a, box_rows=config.block_m // config.cluster_n)
         encode_codes(block.tensor_map_b, operands.b, box_rows=config.block_n // config.cluster_m)
+        pieces = dict(_pieces(self.problem, config))
+        if pieces["piece_of_a"]:
+            encode_codes(block.tensor_map_a_tail, operands.a, box_rows=pieces["piece_of_a"])
+        if pieces["piece_of_b"]:
+            encode_codes(block.tensor_map_b_tail, operands.b, box_rows=pieces["piece_of_b"])
         box_rows = scales_of_box(self.problem, config)
         encode_scales(block.tensor_map_scales_a, _side_by_side(operands.scales_a), box_rows=box_rows)
         if self.problem.scaling is Scaling.ROW:
@@ -162,6 +179,15 @@ class GroupedKernel(GemmKernel):
         params.scales_a, params.scales_b = scales.data_ptr(), operands.scales_b.data_ptr()
         params.scales_a_stride_m, params.scales_a_stride_k = scales.stride()[-2:]
         params.scales_a_stride_group = scales.stride(0) if scales.dim() == 3 else 0
+
+
+def _pieces(problem: GroupedProblem, config: TileConfig) -> tuple[tuple[str, int], ...]:
+    """Rows of the pieces in which a group's last tiles, or its weight's, are loaded; 0 if they are whole."""
+    if problem.grouping is Grouping.COLUMNS or config.block_m < _ROWS_IN_PIECES:
+        return ("piece_of_a", 0), ("piece_of_b", 0)
+    of_b = math.gcd(problem.n, config.block_n)
+    usable = of_b < config.block_n and of_b >= _PIECE and of_b % _SWIZZLED_ROWS == 0 and config.cluster_m == 1
+    return ("piece_of_a", _PIECE), ("piece_of_b", of_b if usable else 0)
 
 
 def _side_by_side(scales: Tensor) -> Tensor:

@@ -88,6 +88,7 @@ SHOWS = {
     "few-rows-three-warpgroups-h200.json": ("tiles of 192 rows, by three warpgroups", "tuning.md#what-was-tried"),
     "streamed-weights-h200.json": ("weights that leave L2 first", "tuning.md#weights-that-leave-l2-first"),
     "streamed-weights-h100.json": ("the same, the first steps apart", "tuning.md#weights-that-leave-l2-first"),
+    "pieces-h200.json": ("last tiles of groups loaded in pieces", "tuning.md#what-limits-prefill"),
     "passed-over-h200.json": ("rows that are not there, passed over", "tuning.md#what-limits-prefill"),
     "turns-of-the-ring-h200.json": ("straight code of whole turns of the ring", "tuning.md#what-limits-prefill"),
     "place-of-code-h200.json": ("the main loop some bytes further on", "tuning.md#what-limits-prefill"),

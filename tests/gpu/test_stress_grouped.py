@@ -52,7 +52,7 @@ def pairs() -> list[tuple[GroupedProblem, Config]]:
     for i, config in enumerate((*ORDINARY, *SWAPPED)):
         for j, k_blocks in enumerate((1, 4, 10)):
             grouping = (Grouping.CONTIGUOUS, Grouping.MASKED)[(i + j) % 2]
-            store, n = ((StoreKind.TMA, 200), (StoreKind.PREDICATED, 137))[j % 2]
+            store, n = ((StoreKind.TMA, 208), (StoreKind.PREDICATED, 137))[j % 2]
             shares_k = config.warpgroups_k > 1 and isinstance(config, TileConfig)
             k = 128 * (k_blocks + k_blocks % 2 if shares_k else k_blocks) - (0 if shares_k else 16 * (j % 2))
             found.append((GroupedProblem(grouping, GROUPS, 1, n, k, store=store), config))

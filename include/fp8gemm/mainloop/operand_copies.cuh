@@ -15,7 +15,8 @@ namespace fp8gemm {
 /// NOTE: Rows of A past the M of a single product, and of B past its N, are not asked for. TMA would fill them with zeros,
 /// but takes longer for such a row than for one that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and
 /// 12.5 us for 128 (H200, 2026-11-22). What is left in their place, be it NaN, reaches only rows and columns of the output
-/// that are not stored.
+/// that are not stored. A group's are followed by those of the next: of its last tiles the rows that there are are asked for
+/// in pieces.
 template <class Config>
 class OperandCopies {
     using Shape = TileShape<Config>;
@@ -27,11 +28,17 @@ class OperandCopies {
     static constexpr bool kEndsInsideTile =
         Config::kGrouping == Grouping::kNone && Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
     static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
+    /// Rows of a piece of A or B, of a tile where a group of rows ends; 0 where operands have none. What a cluster shares is
+    /// loaded whole.
+    static constexpr uint32_t kPieceOfA = Config::kGrouping == Grouping::kColumns ? 0 : Config::kPieceOfA;
+    static constexpr uint32_t kPieceOfB = Shape::kSharers > 1 ? 0 : Config::kPieceOfB;
+    static constexpr uint32_t kBehindK = Shape::kNumKBlocks * Shape::kBlockK;
 
     /// What a tile's stages hold of an operand.
     struct Rows {
-        const TensorMap* map;  ///< whose box is this CTA's part of them; null if it has none
+        const TensorMap* map;  ///< whose box is this CTA's part of them, or a piece; null if it has none
         uint32_t missing;      ///< of all the tile's rows, whoever loads them
+        uint32_t present;      ///< in pieces, of the others those that are not to be zeros
     };
 
 public:
@@ -44,6 +51,9 @@ public:
             return Stages::kBytes - (a.missing + b.missing) * Stages::kRowBytes;
         }
     };
+
+    /// Whether a CTA can have what is missing of a tile's operands be zeros, with no help from another one.
+    static constexpr bool kCanZero = Config::kGrouping == Grouping::kNone ? Shape::kSharers == 1 : kPieceOfA > 0;
 
 private:
     const TensorMap& map_a_;
@@ -75,27 +85,49 @@ public:
     template <class Params>
     static FP8GEMM_DEVICE void prefetch_maps(const Params& params) {
         ptx::prefetch_tensor_map(params.a_map);
-        if constexpr (Config::kGrouping == Grouping::kNone) {  // groups have no such map
+        if constexpr (Config::kGrouping == Grouping::kNone) {
             // NOTE: A choice, for a branch in this place changes the compiler's order of the main loop (64x192 tile).
             ptx::prefetch_tensor_map(params.m % kPartOfA == 0 ? params.a_map : params.a_tail_map);
+        } else if constexpr (kPieceOfA > 0) {
+            ptx::prefetch_tensor_map(params.a_tail_map);
         }
         ptx::prefetch_tensor_map(params.b_map);
-        if constexpr (kEndsInsideTile && Config::kN % kPartOfB != 0) {
+        if constexpr ((kEndsInsideTile && Config::kN % kPartOfB != 0) || kPieceOfB > 0) {
             ptx::prefetch_tensor_map(params.b_tail_map);
         }
         ptx::prefetch_tensor_map(params.scales_a_map);
     }
 
-    FP8GEMM_DEVICE Operands whole_boxes() const { return {{&map_a_, 0}, {&map_b_, 0}}; }
+    /// The same operands, zeros in the place of what is missing.
+    FP8GEMM_DEVICE Operands with_zeros(Operands operands) const {
+        if constexpr (Config::kGrouping == Grouping::kNone) {
+            return whole_boxes();
+        }
+        if (operands.a.present != 0) {  // else all of the tile is passed over
+            operands.a.missing = 0;
+        }
+        operands.b.missing = 0;
+        return operands;
+    }
 
-    /// Of a tile. A group's is followed by rows of the next group, so that whole boxes are there to be read. (Those of
-    /// columns may end before; TMA fills the rest with zeros.)
-    FP8GEMM_DEVICE Operands operands_of(const GroupedTile<Config>&) const { return whole_boxes(); }
+    /// Of a tile. (Columns may end before whole boxes do; TMA fills the rest with zeros.)
+    FP8GEMM_DEVICE Operands operands_of(const GroupedTile<Config>& tile) const {
+        Operands operands = whole_boxes();
+        if constexpr (kPieceOfA > 0) {
+            const uint32_t rows = rows_from(tile.row_of_a(), tile.end, Shape::kBlockM);
+            operands.a = in_pieces<Shape::kBlockM, kPieceOfA>(map_a_, map_a_tail_, rows);
+        }
+        if constexpr (kPieceOfB > 0) {
+            const uint32_t rows = rows_from(tile.first_col(), Config::kN, Shape::kBlockN);
+            operands.b = in_pieces<Shape::kBlockN, kPieceOfB>(map_b_, map_b_tail_, rows);
+        }
+        return operands;
+    }
 
     FP8GEMM_DEVICE Operands operands_of(PlainTile<Config> tile) const {
         const Rows a = rows_of<Shape::kBlockM, kPartOfA>(map_a_, map_a_tail_, tile.row_of_a(), rank_n_, m_);
         if constexpr (!kEndsInsideTile) {
-            return {a, {&map_b_, 0}};
+            return {a, whole_boxes().b};
         }
         return {a, rows_of<Shape::kBlockN, kPartOfB>(map_b_, map_b_tail_, tile.row_of_b(), rank_m_, Config::kN)};
     }
@@ -119,6 +151,17 @@ public:
     }
 
 private:
+    FP8GEMM_DEVICE Operands whole_boxes() const { return {{&map_a_, 0, Shape::kBlockM}, {&map_b_, 0, Shape::kBlockN}}; }
+
+    /// So many rows, and what else of the last piece is there to be read.
+    template <uint32_t kRows, uint32_t kPiece>
+    FP8GEMM_DEVICE static Rows in_pieces(const TensorMap& whole, const TensorMap& piece, uint32_t rows) {
+        static_assert(kRows % kPiece == 0 && kPiece % 8 == 0,
+                      "pieces are whole rows of the swizzle, and make up a box");
+        const uint32_t present = ceil_div(rows, kPiece) * kPiece;
+        return {present == kRows ? &whole : &piece, kRows - present, present};
+    }
+
     /// Of an operand with so many rows, what a tile from `row` on has, of which part `rank` is this CTA's.
     template <uint32_t kRows, uint32_t kPartRows>
     FP8GEMM_DEVICE static Rows rows_of(const TensorMap& whole, const TensorMap& tail, uint32_t row, uint32_t rank,
@@ -127,7 +170,7 @@ private:
         const TensorMap* map = in_part == kPartRows ? &whole : &tail;
         // Only in a cluster can a whole tile, or a whole part of one, lie past the last row.
         const bool has_none = Shape::kSharers > 1 && in_part == 0;
-        return {has_none ? nullptr : map, kRows - rows_from(row, rows, kRows)};
+        return {has_none ? nullptr : map, kRows - rows_from(row, rows, kRows), kRows};
     }
 
     /// How many of so many rows there are from `row` on, at most `most`.
@@ -147,14 +190,28 @@ private:
         if constexpr (Config::kScaling == Scaling::kRow) {
             ptx::tma_load_2d(stages_.scales.b[slot], map_scales_b_, full, row_b, k_block);
         }
-        if (Shape::kSharers == 1 || operands.a.map != nullptr) {
+        if (kPieceOfA > 0 && operands.a.present != Shape::kBlockM) {
+            load_pieces<Shape::kBlockM, kPieceOfA>(stages_.a[slot], operands.a, full, k, row_a);
+        } else if (Shape::kSharers == 1 || operands.a.map != nullptr) {
             load_part<Config::kClusterN, kPartOfA>(stages_.a[slot], *operands.a.map, full, k, row_a, rank_n_);
         }
         if constexpr (kIsStreamed) {
-            static_assert(Shape::kSharers == 1, "what a cluster shares has no such copies");
+            static_assert(Shape::kSharers == 1 && kPieceOfB == 0, "what is shared, or in pieces, has no such copies");
             ptx::tma_load_2d(stages_.b[slot], *operands.b.map, full, k, row_b, ptx::evict_first_policy());
+        } else if (kPieceOfB > 0 && operands.b.present != Shape::kBlockN) {
+            load_pieces<Shape::kBlockN, kPieceOfB>(stages_.b[slot], operands.b, full, k, row_b);
         } else if (Shape::kSharers == 1 || operands.b.map != nullptr) {
             load_part<Config::kClusterM, kPartOfB>(stages_.b[slot], *operands.b.map, full, k, row_b, rank_m_);
+        }
+    }
+
+    /// Loads those pieces of a tile that are not missing: where its rows have ended zeros, which are what is behind K.
+    template <uint32_t kRows, uint32_t kPiece>
+    FP8GEMM_DEVICE static void load_pieces(uint8_t* tile, const Rows& rows, uint64_t* full, uint32_t k, uint32_t row) {
+#pragma unroll 1
+        for (uint32_t first = 0; first < kRows - rows.missing; first += kPiece) {
+            ptx::tma_load_2d(tile + first * Shape::kBlockK, *rows.map, full, first < rows.present ? k : kBehindK,
+                             row + first);
         }
     }
 
