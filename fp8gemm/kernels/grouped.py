@@ -29,14 +29,12 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PIECE = 16
-"""Rows, of A and at least of B, that are loaded at a time where tiles have fewer than a box. With 64 of A no more is
-gained, at 168 rows in a group 1 % less (docs/results/pieces-h200.json)."""
+_PIECE = 64
+"""Rows of A, and of B these or a multiple, that are loaded at a time where tiles have fewer than a box. Smaller ones
+spare more rows, and cost more than that where there are several (docs/tuning.md)."""
 _ROWS_IN_PIECES = 128
 """Of tiles that are: with 64, whose groups wait for their weights, pieces made 32 groups of 100 rows 2 to 9 % slower
 (4096x4096, H200, 2026-11-28)."""
-_SWIZZLED_ROWS = 8
-"""After which the swizzle of operands repeats."""
 _WHOLE_BAND = 2**16
 """More rows of tiles than a group has: all tokens of a weight's tile follow each other, and find it in L2."""
 
@@ -186,7 +184,7 @@ def _pieces(problem: GroupedProblem, config: TileConfig) -> tuple[tuple[str, int
     if problem.grouping is Grouping.COLUMNS or config.block_m < _ROWS_IN_PIECES:
         return ("piece_of_a", 0), ("piece_of_b", 0)
     of_b = math.gcd(problem.n, config.block_n)
-    usable = of_b < config.block_n and of_b >= _PIECE and of_b % _SWIZZLED_ROWS == 0 and config.cluster_m == 1
+    usable = of_b < config.block_n and of_b % _PIECE == 0 and config.cluster_m == 1
     return ("piece_of_a", _PIECE), ("piece_of_b", of_b if usable else 0)
 
 

@@ -40,6 +40,7 @@ ORDINARY = (
     TileConfig(128, 64, 3, cluster_m=2, waves_in_flight=2),
     TileConfig(128, 256, 2, cluster_m=2),
     TileConfig(128, 128, 2, staging_slots=3),
+    TileConfig(128, 192, 2),
     TileConfig(128, 128, 2, waves_in_flight=2, staging_slots=1, staging_cols=64),
     TileConfig(64, 64, 2, 1, 1, 1, 1, 2, waves_in_flight=2, staging_slots=1),
 )
@@ -52,7 +53,7 @@ def pairs() -> list[tuple[GroupedProblem, Config]]:
     for i, config in enumerate((*ORDINARY, *SWAPPED)):
         for j, k_blocks in enumerate((1, 4, 10)):
             grouping = (Grouping.CONTIGUOUS, Grouping.MASKED)[(i + j) % 2]
-            store, n = ((StoreKind.TMA, 208), (StoreKind.PREDICATED, 137))[j % 2]
+            store, n = ((StoreKind.TMA, 320), (StoreKind.PREDICATED, 137))[j % 2]
             shares_k = config.warpgroups_k > 1 and isinstance(config, TileConfig)
             k = 128 * (k_blocks + k_blocks % 2 if shares_k else k_blocks) - (0 if shares_k else 16 * (j % 2))
             found.append((GroupedProblem(grouping, GROUPS, 1, n, k, store=store), config))

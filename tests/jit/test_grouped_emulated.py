@@ -35,8 +35,8 @@ def of_columns(m: int, n: int, c: Addend = Addend.NONE) -> GroupedProblem:
 
 
 WANTED = [
-    (of_rows(Grouping.CONTIGUOUS, 200, 1168), "128x192-s2"),
-    (of_rows(Grouping.MASKED, 208, 1168), "128x192-s2"),
+    (of_rows(Grouping.CONTIGUOUS, 320, 1168), "128x192-s2"),
+    (of_rows(Grouping.MASKED, 256, 1168), "128x192-s2"),
     (of_rows(Grouping.MASKED, 304, 1168), "128x256-s2-c2x1"),
     (of_rows(Grouping.CONTIGUOUS, 136, 656), "64x64-k2-s2"),
     (of_rows(Grouping.MASKED, 101, 400), "64x128"),

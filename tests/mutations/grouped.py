@@ -123,9 +123,9 @@ _ROOM = f"{_MASKED}::test_any_counts[2112-7168-1024-counts3-all]"
 _PIECES = (
     wrong_group(
         "pieces-of-the-first-rows",
-        "all pieces of a tile where a group ends have the tile's first rows",
+        "all pieces of a tile where a group's weight ends have the tile's first rows",
         Edit(_COPIES, "                             row + first);", "                             row);"),
-        test=ANY,
+        test=STRESS_GROUPED[0],
     ),
     wrong_group(
         "last-piece-not-asked-for",

@@ -41,7 +41,7 @@ NAMES = ("tensor_map_a", "tensor_map_b", "tensor_map_a_tail", "tensor_map_b_tail
 
 @pytest.mark.parametrize("n", [576, 4096, 2112, 100, 136, 1000])
 def test_kernels_are_told_of_the_pieces_that_maps_have(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns end where a piece does, which is whole rows of the swizzle."""
+    """Columns end where a piece does."""
     problem = grouped_problem(Grouping.MASKED, GROUPS, 150, n, K)
     configs = [*tile_candidates(problem, H200), *pair_candidates(problem, H200)]
     for config in configs:
@@ -51,9 +51,9 @@ def test_kernels_are_told_of_the_pieces_that_maps_have(n: int, monkeypatch: pyte
         if config.block_m < 128:
             assert told["piece_of_a"] == told["piece_of_b"] == 0 and a_tail is None and b_tail is None
             continue
-        assert told["piece_of_a"] == 16 and a_tail == {**a, "box_outer": 16}
+        assert told["piece_of_a"] == 64 and a_tail == {**a, "box_outer": 64}
         common = math.gcd(n, config.block_n)
-        if config.cluster_m > 1 or common in (4, 8, 20, config.block_n):
+        if config.cluster_m > 1 or common not in (64, 128) or common == config.block_n:
             assert told["piece_of_b"] == 0 and b_tail is None
         else:
             assert told["piece_of_b"] == common and b_tail == {**b, "box_outer": common}
