@@ -30,11 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PIECE = 64
-"""Rows of A, and of B these or a multiple, that are loaded at a time where tiles have fewer than a box. Smaller ones
-spare more rows, and cost more than that where there are several (docs/tuning.md)."""
-_ROWS_IN_PIECES = 128
-"""Of tiles that are: with 64, whose groups wait for their weights, pieces made 32 groups of 100 rows 2 to 9 % slower
-(4096x4096, H200, 2026-11-28)."""
+"""Rows of A, and of B these or a multiple, that are loaded at a time where tiles of more have fewer than a box. Smaller
+ones spare more rows, and cost more than that where there are several (docs/tuning.md)."""
 _WHOLE_BAND = 2**16
 """More rows of tiles than a group has: all tokens of a weight's tile follow each other, and find it in L2."""
 
@@ -181,7 +178,7 @@ class GroupedKernel(GemmKernel):
 
 def _pieces(problem: GroupedProblem, config: TileConfig) -> tuple[tuple[str, int], ...]:
     """Rows of the pieces in which a group's last tiles, or its weight's, are loaded; 0 if they are whole."""
-    if problem.grouping is Grouping.COLUMNS or config.block_m < _ROWS_IN_PIECES:
+    if problem.grouping is Grouping.COLUMNS or config.block_m <= _PIECE:
         return ("piece_of_a", 0), ("piece_of_b", 0)
     of_b = math.gcd(problem.n, config.block_n)
     usable = of_b < config.block_n and of_b % _PIECE == 0 and config.cluster_m == 1
