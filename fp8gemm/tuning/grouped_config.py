@@ -25,8 +25,9 @@ from fp8gemm.tuning.select import Config, invariant_wave_cols
 from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig
 
 _SLOW_TILE = (128, 160)
-"""Slower than its neighbours by 3 to 7 % at all of DeepGEMM's shapes (H200, 2026-11-22). A single product has it for an
-even number of rounds, which groups of any size make no use of."""
+"""Slower than its neighbours by 3 to 7 % at all of DeepGEMM's shapes (H200, 2026-11-22), and by 4 to 8 % than what is
+chosen for six masked groups of 1024 rows (2026-11-28). A single product has it for an even number of rounds, which
+groups of any size make no use of."""
 _TALL_TILE = (256, 128)
 """For other numbers of rounds, likewise; of its rows each group loses more. Not measured with groups."""
 _WIDE_TILE = (128, 224)
