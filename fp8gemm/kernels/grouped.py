@@ -80,17 +80,19 @@ class GroupedKernel(GemmKernel):
         parts += [] if problem.grouping is Grouping.COLUMNS else [f"k{problem.k}"]
         parts += [config.label, problem.output.value, problem.store.value]
         parts += [] if problem.c is Addend.NONE else [f"c-{problem.c.value}"]
-        swaps = isinstance(config, SwapAbConfig)
         of_orientation: tuple[tuple[str, ConfigValue], ...]
         if isinstance(config, SwapAbConfig):
+            header, family, band = "grouped_swap_ab", "GroupedSwapAb", _WHOLE_BAND
             of_orientation = ("cluster_m", 1), ("cluster_n", 1)
         else:
-            of_orientation = ("scaling", problem.scaling), ("streamed_rows", 0), *_pieces(problem, config)
-        band = _WHOLE_BAND if isinstance(config, SwapAbConfig) else raster_band(config, problem.n)
+            header, family, band = "grouped", "Grouped", raster_band(config, problem.n)
+            of_a, of_b = _pieces(problem, config)
+            pieces = ("piece_of_a", of_a), ("piece_of_b", of_b)
+            of_orientation = ("scaling", problem.scaling), ("streamed_rows", 0), *pieces
         return KernelRequest(
             label="-".join(parts),
-            header=f"fp8gemm/kernels/{'grouped_swap_ab' if swaps else 'grouped'}.cuh",
-            family="GroupedSwapAb" if swaps else "Grouped",
+            header=f"fp8gemm/kernels/{header}.cuh",
+            family=family,
             config=(
                 ("n", problem.n),
                 ("k", SCALE_BLOCK if problem.grouping is Grouping.COLUMNS else problem.k),
@@ -153,11 +155,11 @@ class GroupedKernel(GemmKernel):
         assert not isinstance(config, SwapAbConfig)
         encode_codes(block.tensor_map_a, operands.a, box_rows=config.block_m // config.cluster_n)
         encode_codes(block.tensor_map_b, operands.b, box_rows=config.block_n // config.cluster_m)
-        pieces = dict(_pieces(self.problem, config))
-        if pieces["piece_of_a"]:
-            encode_codes(block.tensor_map_a_tail, operands.a, box_rows=pieces["piece_of_a"])
-        if pieces["piece_of_b"]:
-            encode_codes(block.tensor_map_b_tail, operands.b, box_rows=pieces["piece_of_b"])
+        of_a, of_b = _pieces(self.problem, config)
+        if of_a:
+            encode_codes(block.tensor_map_a_tail, operands.a, box_rows=of_a)
+        if of_b:
+            encode_codes(block.tensor_map_b_tail, operands.b, box_rows=of_b)
         box_rows = scales_of_box(self.problem, config)
         encode_scales(block.tensor_map_scales_a, _side_by_side(operands.scales_a), box_rows=box_rows)
         if self.problem.scaling is Scaling.ROW:
@@ -176,13 +178,14 @@ class GroupedKernel(GemmKernel):
         params.scales_a_stride_group = scales.stride(0) if scales.dim() == 3 else 0
 
 
-def _pieces(problem: GroupedProblem, config: TileConfig) -> tuple[tuple[str, int], ...]:
-    """Rows of the pieces in which a group's last tiles, or its weight's, are loaded; 0 if they are whole."""
+def _pieces(problem: GroupedProblem, config: TileConfig) -> tuple[int, int]:
+    """Rows of the pieces of A and B in which the last tiles of a group, and of its weight, are loaded; 0 if they are
+    loaded whole, as is what a cluster shares."""
     if problem.grouping is Grouping.COLUMNS or config.block_m <= _PIECE:
-        return ("piece_of_a", 0), ("piece_of_b", 0)
+        return 0, 0
     of_b = math.gcd(problem.n, config.block_n)
     usable = of_b < config.block_n and of_b % _PIECE == 0 and config.cluster_m == 1
-    return ("piece_of_a", _PIECE), ("piece_of_b", of_b if usable else 0)
+    return _PIECE, of_b if usable else 0
 
 
 def _side_by_side(scales: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from fp8gemm.tuning.grouped_config import pair_candidates, tile_candidates
 from fp8gemm.tuning.grouped_problem import GroupedProblem, grouped_problem
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Grouping
+from tests.emulated.products import unloaded
 from tests.grouped import masked_case
 
 H200 = named_chip("h200")
@@ -29,9 +30,7 @@ def boxes(problem: GroupedProblem, config: TileConfig, monkeypatch: pytest.Monke
     case = masked_case((3, 40), ROOM, problem.n, K, seed=0)
     out = case.poison()
     rows = case.a.flatten(0, 1), case.scales_a, case.b.flatten(0, 1), case.scales_b, out.flatten(0, 1)
-    kernel: Any = GroupedKernel.__new__(GroupedKernel)
-    kernel.problem = problem
-    block = ArgumentBlock()
+    kernel, block = unloaded(GroupedKernel, problem, config, H200.num_sms), ArgumentBlock()
     kernel._encode(GroupedOperands(*rows, 0, 0, rows=ROOM, products=0), config, block)
     return {getattr(block, name) - block.tensor_map_a: maps.get(getattr(block, name)) for name in NAMES}
 

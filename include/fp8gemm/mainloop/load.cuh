@@ -114,8 +114,8 @@ private:
             // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
             for (; step < tile.steps(); ++step) {
-                const uint32_t rows = Config::kGrouping == Grouping::kNone ? m_ : tile.end_of_d(m_) - tile.begin_of_d();
-                const bool zeroes = kZeroesMissingRows && rows >= kManyRows && step / Config::kStages == 1;
+                const bool zeroes =
+                    kZeroesMissingRows && tile.rows_of_product(m_) >= kManyRows && step / Config::kStages == 1;
                 load<kIsStreamed>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);
             }
         }

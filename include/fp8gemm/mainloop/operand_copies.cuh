@@ -28,10 +28,10 @@ class OperandCopies {
     static constexpr bool kEndsInsideTile =
         Config::kGrouping == Grouping::kNone && Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
     static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
-    /// Rows of a piece of A or B, of a tile where a group of rows ends; 0 where operands have none. What a cluster shares is
-    /// loaded whole.
-    static constexpr uint32_t kPieceOfA = Config::kGrouping == Grouping::kColumns ? 0 : Config::kPieceOfA;
-    static constexpr uint32_t kPieceOfB = Shape::kSharers > 1 ? 0 : Config::kPieceOfB;
+    /// Rows of a piece of A or B, of a tile where a group of rows or its weight ends; 0 where such tiles are loaded whole.
+    static constexpr uint32_t kPieceOfA = Config::kPieceOfA, kPieceOfB = Config::kPieceOfB;
+    static_assert((kPieceOfA == 0 || Config::kClusterN == 1) && (kPieceOfB == 0 || Config::kClusterM == 1),
+                  "what a cluster shares is loaded whole");
     static constexpr uint32_t kBehindK = Shape::kNumKBlocks * Shape::kBlockK;
 
     /// What a tile's stages hold of an operand.

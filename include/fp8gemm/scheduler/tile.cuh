@@ -19,8 +19,8 @@ struct PlainTile : TileCoordinate {
     FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return first_col(); }
     /// The row of D behind the last that may be written, where A has so many rows.
     FP8GEMM_HOST_DEVICE uint32_t end_of_d(uint32_t rows) const { return rows; }
-    /// The row of D that the tile's product begins with.
-    FP8GEMM_HOST_DEVICE static constexpr uint32_t begin_of_d() { return 0; }
+    /// Of the tile's product, where A has so many.
+    FP8GEMM_HOST_DEVICE static constexpr uint32_t rows_of_product(uint32_t rows) { return rows; }
     FP8GEMM_HOST_DEVICE static constexpr uint32_t first_k_block() { return 0; }
     FP8GEMM_HOST_DEVICE static constexpr uint32_t steps() { return TileShape<Config>::kNumSteps; }
     /// Where the map of A's scales has those of the tile's first row and K block.
@@ -62,7 +62,7 @@ struct GroupedTile : TileCoordinate {
     FP8GEMM_HOST_DEVICE uint32_t row_of_d() const { return first_row_of_d + m * Config::kBlockM; }
     FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return first_col(); }
     FP8GEMM_HOST_DEVICE uint32_t end_of_d(uint32_t rows) const { return kOfColumns ? first_row_of_d + rows : end; }
-    FP8GEMM_HOST_DEVICE uint32_t begin_of_d() const { return first_row_of_d; }
+    FP8GEMM_HOST_DEVICE uint32_t rows_of_product(uint32_t rows) const { return end_of_d(rows) - first_row_of_d; }
     FP8GEMM_HOST_DEVICE uint32_t first_k_block() const { return kOfColumns ? begin : 0; }
     FP8GEMM_HOST_DEVICE uint32_t steps() const { return kOfColumns ? end - begin : TileShape<Config>::kNumSteps; }
     FP8GEMM_HOST_DEVICE uint32_t row_of_scales_a() const {
