@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from tests.bands import banded
@@ -27,6 +27,7 @@ class Tile:
     row_of_d: int
     col_of_d: int
     end_of_d: int
+    is_half: bool
     first_k_block: int
     steps: int
     row_of_scales_a: int
@@ -53,11 +54,13 @@ class Config:
     cluster_n: int
     band: int
     accumulates: bool = False
+    halves: bool = False
 
     @property
     def code(self) -> str:
         numbers = (self.groups, self.n, self.k, self.block_m, self.block_n, self.cluster_m, self.cluster_n, self.band)
-        return f"Config<Grouping::{self.grouping}, {', '.join(map(str, numbers))}, {str(self.accumulates).lower()}>"
+        flags = (str(flag).lower() for flag in (self.accumulates, self.halves))
+        return f"Config<Grouping::{self.grouping}, {', '.join((*map(str, numbers), *flags))}>"
 
     @property
     def cluster_cols(self) -> int:
@@ -77,6 +80,12 @@ CONFIGS = [
     Config(grouping, groups, n, 128 if grouping == COLUMNS else 272, block_m, block_n, *cluster, band, accumulates)
     for (grouping, accumulates), cluster in product(_KINDS, ((1, 1), (2, 1), (1, 2)))
     for groups, n, block_m, block_n, band in _TILES
+]
+# Those that divide the last round between CTAs.
+CONFIGS += [
+    Config(grouping, groups, n, 272, 128, block_n, 1, 1, band, halves=True)
+    for grouping in (CONTIGUOUS, MASKED)
+    for groups, n, block_n, band in ((5, 576, 192, 16), (1, 100, 128, 1), (256, 100, 64, 3))
 ]
 # The swapped orientation, where a band has all rows of tiles.
 CONFIGS += [
@@ -164,6 +173,7 @@ def model_tile(config: Config, memory: Memory, group: int, begin: int, end: int,
         row_of_d=first_row + m * config.block_m,
         col_of_d=n * config.block_n,
         end_of_d=first_row + memory.rows if of_columns else end,
+        is_half=False,
         first_k_block=begin if of_columns else 0,
         steps=0 if swapped else end - begin if of_columns else -(-config.k // SPLIT),
         row_of_scales_a=m * config.block_m if config.grouping == MASKED else row_of_a - skipped,
@@ -195,12 +205,35 @@ def model_walk(config: Config, memory: Memory, num_clusters: int) -> Walk:
                 place = m * config.cluster_m + i, n * config.cluster_n + j
                 walk[dealt % num_clusters, rank].append(model_tile(config, memory, group, begin, end, *place))
             dealt += 1
+    left = dealt % num_clusters
+    if config.halves and dealt > num_clusters and 2 * left <= num_clusters:
+        divide(walk, left, config.block_m // 2)
     return walk
+
+
+def divide(walk: Walk, left: int, rows: int) -> None:
+    """Deals the last round anew, when each tile has become two of half the rows."""
+    tiles = [walk[cluster, 0].pop() for cluster in range(left)]
+    for i, tile in enumerate(tiles):
+        for j in range(2):
+            row = tile.row_of_d + j * rows
+            if row < tile.end_of_d:
+                walk[2 * i + j, 0].append(
+                    replace(
+                        tile,
+                        row_of_a=row,
+                        row_of_d=row,
+                        row_of_scales_a=tile.row_of_scales_a + j * rows,
+                        end_of_d=min(tile.end_of_d, row + rows),
+                        is_half=True,
+                    )
+                )
 
 
 def check_properties(walk: Walk, config: Config, memory: Memory, num_clusters: int) -> None:
     """Whoever walks: each row of each group that is to be written once in each column of tiles, and nothing beyond."""
-    wanted: Counter[tuple[int, int, int]] = Counter()
+    wanted: Counter[tuple[int, int, int]] = Counter()  # parts of so many rows
+    rows = config.block_m // 2 if config.halves else config.block_m
     ranges = memory.ranges(config)
     rows_of_d = memory.rows * (1 if config.grouping == CONTIGUOUS else config.groups)
     cols = -(-config.n // config.block_n)
@@ -209,7 +242,7 @@ def check_properties(walk: Walk, config: Config, memory: Memory, num_clusters: i
             written = memory.rows if begin < end or not config.accumulates else 0
         else:
             written = end - begin
-        wanted.update({(group, m, n): 1 for m in range(-(-written // config.block_m)) for n in range(cols)})
+        wanted.update({(group, m, n): 1 for m in range(-(-written // rows)) for n in range(cols)})
         assert 0 <= begin <= end and (config.grouping == COLUMNS or end <= rows_of_d)
     visits: Counter[tuple[int, int, int]] = Counter()
     lengths = []
@@ -226,7 +259,13 @@ def check_properties(walk: Walk, config: Config, memory: Memory, num_clusters: i
                 assert len({(tile.row_of_a, tile.first_k_block, tile.steps) for tile in step}) == 1
             inside = [tile for tile in step if tile.row_of_d < tile.end_of_d and tile.col_of_d < config.n]
             assert inside, f"{step} writes nothing"
-            visits.update((tile.group, tile.m, tile.n) for tile in inside)
+            for tile in inside:
+                first, end = (row - ranges[tile.group][0] for row in (tile.row_of_d, tile.end_of_d))
+                if config.grouping == COLUMNS:
+                    first, end = (row - tile.group * memory.rows for row in (tile.row_of_d, tile.end_of_d))
+                visits.update(
+                    (tile.group, m // rows, tile.n) for m in range(first, min(first + config.block_m, end), rows)
+                )
             for tile in step:
                 check_places(tile, config, memory, ranges[tile.group], rows_of_d)
     assert visits == wanted
@@ -242,6 +281,7 @@ def check_places(tile: Tile, config: Config, memory: Memory, range_: tuple[int, 
         assert tile.group * memory.rows <= tile.row_of_d and tile.end_of_d == (tile.group + 1) * memory.rows
         assert tile.first_k_block + tile.steps == end and end * SPLIT <= memory.limit
     else:
-        assert begin <= tile.row_of_d == tile.row_of_a and tile.end_of_d == end
+        assert begin <= tile.row_of_d == tile.row_of_a and tile.end_of_d <= end
+        assert tile.end_of_d == (min(end, tile.row_of_d + config.block_m // 2) if tile.is_half else end)
         assert tile.row_of_b - tile.col_of_d == tile.group * config.n
         assert tile.first_block_of_b == tile.group * -(-config.n // SPLIT)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8gemm.kernels import loaded
-from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.config import Tile, TileConfig
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_config import PAIR_ROWS
 from fp8gemm.tuning.grouped_problem import AnyProblem, GroupedProblem
@@ -37,6 +37,11 @@ def choose_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
 def choose_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on a cluster of two computes the tiles of grouped products, wherever that is possible."""
     _choose(monkeypatch, lambda config: isinstance(config, TileConfig) and config.cluster_m > 1, m=PAIR_ROWS[-1])
+
+
+def choose_tile(monkeypatch: pytest.MonkeyPatch, tile: Tile) -> None:
+    """From here on each CTA computes such tiles of grouped products."""
+    _choose(monkeypatch, lambda config: isinstance(config, TileConfig) and config.tile == tile, m=1024)
 
 
 def _choose(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Config], bool], *, m: int) -> None:

@@ -83,12 +83,13 @@ class GroupedKernel(GemmKernel):
         of_orientation: tuple[tuple[str, ConfigValue], ...]
         if isinstance(config, SwapAbConfig):
             header, family, band = "grouped_swap_ab", "GroupedSwapAb", _WHOLE_BAND
-            of_orientation = ("cluster_m", 1), ("cluster_n", 1)
+            of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("halves", False)
         else:
             header, family, band = "grouped", "Grouped", raster_band(config, problem.n)
             of_a, of_b = _pieces(problem, config)
             pieces = ("piece_of_a", of_a), ("piece_of_b", of_b)
-            of_orientation = ("scaling", problem.scaling), ("streamed_rows", 0), *pieces
+            halves = ("halves", _has_halves(config, of_a))
+            of_orientation = ("scaling", problem.scaling), ("streamed_rows", 0), *pieces, halves
         return KernelRequest(
             label="-".join(parts),
             header=f"fp8gemm/kernels/{header}.cuh",
@@ -186,6 +187,13 @@ def _pieces(problem: GroupedProblem, config: TileConfig) -> tuple[int, int]:
     of_b = math.gcd(problem.n, config.block_n)
     usable = of_b < config.block_n and of_b % _PIECE == 0 and config.cluster_m == 1
     return _PIECE, of_b if usable else 0
+
+
+def _has_halves(config: TileConfig, piece_of_a: int) -> bool:
+    """Whether two CTAs may divide a tile of the last round: into what each warpgroup has, a piece of A."""
+    return (
+        piece_of_a * 2 == config.block_m and config.warpgroups_m == config.warpgroups == 2 and config.cluster_size == 1
+    )
 
 
 def _side_by_side(scales: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ _SUBNORMAL = (f"{_GEMM}::test_extreme_scales_everywhere[1.1754943508222875e-38-3
 _K_LOOP = "for (; step < tile.steps(); ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
 _ZEROES = """\
-                const bool zeroes =
-                    kZeroesMissingRows && tile.rows_of_product(m_) >= kManyRows && step / Config::kStages == 1;
+                const bool zeroes = kZeroesMissingRows && !tile.is_half && tile.rows_of_product(m_) >= kManyRows &&
+                                    step / Config::kStages == 1;
 """
 _LOADS = "                load<kIsStreamed>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);"
 _LAST_STEP = "minimum(step, tile.steps() - 1)"

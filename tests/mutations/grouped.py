@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.mutations.mutant import HANG, WRONG, Edit, Mutant, deadlock, race
 
 _TABLE, _SCHEDULE, _TILE = "scheduler/group_table.cuh", "scheduler/grouped.cuh", "scheduler/tile.cuh"
-_COPIES, _MULTIPLY, _SWAPPED = "mainloop/operand_copies.cuh", "mainloop/multiply.cuh", "kernels/grouped_swap_ab.cuh"
+_COPIES, _LOAD, _MULTIPLY = "mainloop/operand_copies.cuh", "mainloop/load.cuh", "mainloop/multiply.cuh"
+_SWAPPED = "kernels/grouped_swap_ab.cuh"
 _CLIPPED, _PREDICATED = "epilogue/clipped_store.cuh", "epilogue/predicated_store.cuh"
 _SHARES, _LOOPS = "epilogue/cluster_reduction.cuh", "mainloop/chunk_loops.cuh"
 
@@ -197,6 +198,40 @@ _OUTPUTS = (
     ),
 )
 
+_HALF = "tests/gpu/test_halves.py::test_the_bits_are_those_of_a_single_round[masked-192-576]"
+_AWAITED = "        ring_.wait_empty(state_);\n"
+_RELEASED = "        if (tile.is_half) {\n            release_for_second_warpgroup();\n        }\n"
+_HALVES = (
+    wrong_group(
+        "halves-of-the-first-rows",
+        "both halves of a tile that two CTAs divide are its first rows",
+        Edit(_SCHEDULE, "tile.rows_above = half * (Config::kBlockM / 2);", "tile.rows_above = 0;"),
+        test=_HALF,
+    ),
+    race(
+        "grouped-halves-of-both-warpgroups",
+        "the second warpgroup multiplies halves of tiles, too, whose stages the load thread hands back for it",
+        Edit(_SCHEDULE, "takes_halves_(warpgroup == 0)", "takes_halves_(warpgroup != ~0u)"),
+        tests=(_HALF,),
+        sample="grouped_masked",
+    ),
+    deadlock(
+        "grouped-half-not-released",
+        "nobody hands back the stages of half a tile for the warpgroup that has no part in it",
+        Edit(_LOAD, f"{_RELEASED}        state_", "        state_"),
+        tests=(_HALF,),
+        sample="grouped_masked",
+    ),
+    race(
+        "grouped-half-released-before-it-is-empty",
+        "the stages of half a tile are handed back for the second warpgroup while it may be reading the tile before",
+        Edit(_LOAD, f"{_RELEASED}        state_", "        state_"),
+        Edit(_LOAD, f"{_AWAITED}        copies_", f"{_RELEASED}{_AWAITED}        copies_"),
+        tests=(_HALF,),
+        sample="grouped_masked",
+    ),
+)
+
 _SECOND_PRODUCT = "tests/gpu/test_experts_again.py::test_each_call_multiplies_what_was_written_just_before_it[4]"
 _TOKENS = "minimum(tile.end_of_d(params.m) - first_row, Shape::kTokens)"
 _FEW_ROWS = (
@@ -260,4 +295,4 @@ _FEW_ROWS = (
     ),
 )
 
-MUTANTS = _PLACES + _PIECES + _OUTPUTS + _FEW_ROWS
+MUTANTS = _PLACES + _PIECES + _HALVES + _OUTPUTS + _FEW_ROWS

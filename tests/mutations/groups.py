@@ -53,8 +53,8 @@ _ON_HOST = tuple(
             "the tiles of a group are counted from the first group's",
             Edit(
                 _SCHEDULE,
-                "banded_raster(index_ - tiles_before_,",
-                "banded_raster(minimum(index_, entry.tiles_up_to - tiles_before_ - 1),",  # a tile that there is
+                "banded_raster(index - tiles_before_,",
+                "banded_raster(minimum(index, entry.tiles_up_to - tiles_before_ - 1),",  # a tile that there is
             ),
         ),
         (
@@ -68,7 +68,7 @@ _ON_HOST = tuple(
 _WARPS_BEFORE = "            sums.tiles += other < warp ? of_warp.tiles : 0;\n"
 _THREADS_BEFORE = "        sums.tiles += before.tiles;\n"
 _NEXT_GROUPS = "first < Config::kGroups; first += kThreads"
-_FILLED = "shared.table.count = before.entries;\n        }\n        __syncthreads();\n"
+_FILLED = "            }\n        }\n        __syncthreads();\n    }\n"
 _LEFT = "shared.of_warps[warp] = sums;\n        }\n        __syncthreads();\n"
 _FILLING = (
     wrong_group(

@@ -6,18 +6,20 @@
 using fp8gemm::Grouping;
 
 template <Grouping kGrouping_, unsigned kGroups_, unsigned kN_, unsigned kK_, unsigned kBlockM_, unsigned kBlockN_,
-          unsigned kClusterM_, unsigned kClusterN_, unsigned kBand, bool kAccumulates>
+          unsigned kClusterM_, unsigned kClusterN_, unsigned kBand, bool kAccumulates, bool kHalves_>
 struct Config {
     static constexpr Grouping kGrouping = kGrouping_;
     static constexpr fp8gemm::uint32_t kGroups = kGroups_, kN = kN_, kK = kK_, kBlockM = kBlockM_, kBlockN = kBlockN_;
     static constexpr fp8gemm::uint32_t kClusterM = kClusterM_, kClusterN = kClusterN_, kRasterBand = kBand;
     static constexpr fp8gemm::uint32_t kBlockK = 128, kWarpgroupsM = 1, kWarpgroupsN = 1, kWarpgroupsK = 1, kSplitK = 1;
+    static constexpr bool kHalves = kHalves_;
     static constexpr fp8gemm::Addend kC = kAccumulates ? fp8gemm::Addend::kFloat32 : fp8gemm::Addend::kNone;
 };
 
 // As mainloop/fill_table.cuh does by many threads.
 template <class Config>
-void fill(fp8gemm::GroupTable<Config>& table, const fp8gemm::GroupRanges& ranges, unsigned rows) {
+void fill(fp8gemm::GroupTable<Config>& table, const fp8gemm::GroupRanges& ranges, unsigned rows,
+          unsigned num_clusters) {
     unsigned tiles = 0;
     table.count = 0;
     for (unsigned group = 0; group < Config::kGroups; ++group) {
@@ -28,6 +30,7 @@ void fill(fp8gemm::GroupTable<Config>& table, const fp8gemm::GroupRanges& ranges
             table.entries[table.count++] = entry;
         }
     }
+    table.halves_from = fp8gemm::GroupTable<Config>::first_of_halves(tiles, num_clusters);
 }
 
 template <class Config>
@@ -39,17 +42,17 @@ unsigned steps_of(const fp8gemm::GroupedTile<Config>& tile) {
     }
 }
 
-// Writes the tiles of every CTA, one CTA after another, with all that roles ask of a tile, and into `counts` how many each
+// Writes the tiles of a warpgroup of every CTA, one CTA after another, with all that roles ask of a tile, and into `counts` how many each
 // has. Stops at `capacity` tiles; returns how many there were.
 template <class Config>
 unsigned walk(const int* begins, const int* ends, unsigned limit, unsigned rows, unsigned num_clusters,
-              unsigned capacity, unsigned* values, unsigned* counts) {
+              unsigned warpgroup, unsigned capacity, unsigned* values, unsigned* counts) {
     static fp8gemm::GroupTable<Config> table;
-    fill(table, {begins, ends, limit}, rows);
+    fill(table, {begins, ends, limit}, rows, num_clusters);
     unsigned count = 0;
     for (unsigned cluster = 0; cluster < num_clusters; ++cluster) {
         for (unsigned rank = 0; rank < Config::kClusterM * Config::kClusterN; ++rank) {
-            fp8gemm::GroupedSchedule<Config> schedule(table, rows, cluster, num_clusters, rank);
+            fp8gemm::GroupedSchedule<Config> schedule(table, rows, cluster, num_clusters, rank, warpgroup);
             fp8gemm::GroupedTile<Config> tile;
             const unsigned before = count;
             while (count < capacity && schedule.next(tile)) {
@@ -61,6 +64,7 @@ unsigned walk(const int* begins, const int* ends, unsigned limit, unsigned rows,
                                         tile.row_of_d(),
                                         tile.col_of_d(),
                                         tile.end_of_d(rows),
+                                        tile.is_half,
                                         tile.first_k_block(),
                                         steps_of(tile),
                                         tile.row_of_scales_a(),
@@ -78,10 +82,11 @@ unsigned walk(const int* begins, const int* ends, unsigned limit, unsigned rows,
     return count;
 }
 
-using Walk = unsigned(const int*, const int*, unsigned, unsigned, unsigned, unsigned, unsigned*, unsigned*);
+using Walk = unsigned(const int*, const int*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned*, unsigned*);
 extern Walk* const kWalks[];
 
 extern "C" unsigned walk_of(unsigned config, const int* begins, const int* ends, unsigned limit, unsigned rows,
-                            unsigned num_clusters, unsigned capacity, unsigned* values, unsigned* counts) {
-    return kWalks[config](begins, ends, limit, rows, num_clusters, capacity, values, counts);
+                            unsigned num_clusters, unsigned warpgroup, unsigned capacity, unsigned* values,
+                            unsigned* counts) {
+    return kWalks[config](begins, ends, limit, rows, num_clusters, warpgroup, capacity, values, counts);
 }

@@ -43,18 +43,18 @@ class DeviceSchedule:
         self._walk_of.argtypes = [
             ctypes.c_uint32,
             *[ctypes.c_void_p] * 2,
-            *[ctypes.c_uint32] * 4,
+            *[ctypes.c_uint32] * 5,
             *[ctypes.c_void_p] * 2,
         ]
 
-    def walk(self, config: Config, memory: Memory, num_clusters: int) -> Walk:
+    def walk(self, config: Config, memory: Memory, num_clusters: int, warpgroup: int = 0) -> Walk:
         ctas = num_clusters * config.cluster_size
-        capacity = tile_count(config, memory) + 8
+        capacity = tile_count(config, memory) + num_clusters + 8
         fields = len(Tile.__dataclass_fields__)
         values, counts = (ctypes.c_uint32 * (fields * capacity))(), (ctypes.c_uint32 * ctas)()
         begins = None if memory.begins is None else (ctypes.c_int32 * config.groups)(*memory.begins)
         ends = (ctypes.c_int32 * config.groups)(*memory.ends)
-        arguments = (memory.limit, memory.rows, num_clusters, capacity)
+        arguments = (memory.limit, memory.rows, num_clusters, warpgroup, capacity)
         found = self._walk_of([*CONFIGS, WIDE].index(config), begins, ends, *arguments, values, counts)
         assert found < capacity, f"more tiles than there are, or no end: {config}, {memory}"
         tiles = iter(zip(*[iter(values)] * fields, strict=True))
@@ -111,6 +111,41 @@ def test_the_device_schedule_is_the_model(device: DeviceSchedule, config: Config
         memory = memory_of(config, i, flavour, rows=rows_for(config, (333, 5, 200)[i % 3]))
         num_clusters = (1, 2, 66, 131)[i % 4]
         assert device.walk(config, memory, num_clusters) == model_walk(config, memory, num_clusters), memory
+
+
+@many
+@given(
+    config=st.sampled_from([each for each in CONFIGS if each.halves]),
+    seed=seeds,
+    rows=row_counts,
+    num_clusters=cluster_counts,
+)
+def test_the_second_warpgroup_has_all_tiles_but_halves(
+    device: DeviceSchedule, config: Config, seed: int, rows: int, num_clusters: int
+) -> None:
+    memory = memory_of(config, seed, "usual", rows=rows_for(config, rows))
+    first, second = (device.walk(config, memory, num_clusters, warpgroup) for warpgroup in (0, 1))
+    assert second == {cta: [tile for tile in tiles if not tile.is_half] for cta, tiles in first.items()}
+
+
+@pytest.mark.parametrize("grouping", [CONTIGUOUS, MASKED])
+def test_only_a_last_round_of_few_tiles_is_divided(device: DeviceSchedule, grouping: str) -> None:
+    """Of three groups of 300 rows, three columns of tiles each: 27 tiles, the last of each group of 44 rows."""
+    config = next(each for each in CONFIGS if each.halves and each.grouping == grouping and each.groups == 5)
+    memory = Memory(900, 900, (0, 300, 600, 0, 0), (300, 600, 900, 0, 0))
+    if grouping == MASKED:
+        memory = Memory(300, 300, None, (300, 300, 300, 0, 0))
+
+    def halves(num_clusters: int) -> list[tuple[int, int]]:
+        walk = device.walk(config, memory, num_clusters)
+        assert all(not tile.is_half for tiles in walk.values() for tile in tiles[:-1])
+        last = [tiles[-1] for _, tiles in sorted(walk.items()) if tiles]
+        return [(tile.m, tile.end_of_d - tile.row_of_d) for tile in last if tile.is_half]
+
+    assert halves(27) == halves(28) == halves(100) == [], "the only round"
+    assert halves(16) == halves(9) == [], "eleven of sixteen, and none"
+    assert halves(13) == [(2, 44)], "one tile over, of which the second half has no rows"
+    assert halves(12) == [(0, 64), (0, 64), (1, 64), (1, 64), (2, 44)]
 
 
 def test_an_empty_group_of_columns_has_tiles_unless_the_output_accumulates(device: DeviceSchedule) -> None:

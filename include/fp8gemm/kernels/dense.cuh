@@ -22,6 +22,7 @@
 //   operands.ring.full   load thread (expect_tx) + the bytes           1                           multiply, 0
 //   operands.ring.empty  a lane of each consumer warp of the sharers   sharers x warps             load, 1 (0, if its first
 //                                                                                                  steps fill the ring)
+//                        (of half a tile of groups, the load thread for the second warpgroup's)
 //   epilogue ring.full   a lane of each warp of the warpgroup          4                           store, 0
 //   epilogue ring.empty  the store thread                              1                           multiply, 1
 //   reduction.full       set up (expect_tx) + the bytes, K divided     1                           multiply, 0, once
@@ -72,7 +73,7 @@ struct SingleProduct {
     static FP8GEMM_DEVICE void prepare(const KernelParams&, SharedStorage&) {}
 
     static FP8GEMM_DEVICE Schedule schedule(const KernelParams& params, const SharedStorage&, uint32_t cluster,
-                                            uint32_t num_clusters, uint32_t rank) {
+                                            uint32_t num_clusters, uint32_t rank, uint32_t) {
         return Schedule(params.m, cluster, num_clusters, rank);
     }
 };
@@ -121,7 +122,7 @@ struct Dense {
         const uint32_t warpgroup = warp / kWarpsPerWarpgroup;
         const uint32_t rank = Shape::kClusterSize == 1 ? 0 : ptx::cluster_rank();
         const Schedule schedule = Groups::schedule(params, shared.groups, blockIdx.x / Shape::kClusterSize,
-                                                   gridDim.x / Shape::kClusterSize, rank);
+                                                   gridDim.x / Shape::kClusterSize, rank, warpgroup_served(warp));
         Walk<Schedule> walk(schedule);
         if (Groups::kTilesAreKnown && (warp == 0 || warpgroup != 0)) {
             // By those that have nothing to set up: a tile's place is a division, as long as making barriers (0.5 to 2.9 % of
@@ -166,6 +167,12 @@ struct Dense {
     }
 
 private:
+    /// The consumer warpgroup that a warp is of, or whose output it stores; the first for the load warp. (Warps that have
+    /// nothing to store may get one that there is not.)
+    static FP8GEMM_DEVICE uint32_t warpgroup_served(uint32_t warp) {
+        return warp >= kWarpsPerWarpgroup ? warp / kWarpsPerWarpgroup - 1 : warp > 0 ? warp - 1 : 0;
+    }
+
     static FP8GEMM_DEVICE void set_up(const Params& params, SharedStorage& shared, uint32_t warp) {
         // Maps, the ring's barriers and the others' side by side: a thread initialises one after the other, in 6 cycles each
         // (H200, 2026-11-25).

@@ -32,13 +32,17 @@ struct Groups {
     }
 
     static FP8GEMM_DEVICE Schedule schedule(const KernelParams& params, const SharedStorage& shared, uint32_t cluster,
-                                            uint32_t num_clusters, uint32_t rank) {
-        return Schedule(shared.table, params.m, cluster, num_clusters, rank);
+                                            uint32_t num_clusters, uint32_t rank, uint32_t warpgroup) {
+        return Schedule(shared.table, params.m, cluster, num_clusters, rank, warpgroup);
     }
 };
 
 template <class Config>
 struct Grouped : Dense<Config, Groups<Config>> {
+    static_assert(!Config::kHalves || (Config::kGrouping != Grouping::kColumns && Config::kWarpgroupsM == 2 &&
+                                       TileShape<Config>::kWarpgroups == 2 && TileShape<Config>::kClusterSize == 1 &&
+                                       Config::kPieceOfA == Config::kBlockM / 2),
+                  "half a tile is the rows of one of two warpgroups, of a CTA of its own");
     static_assert(Config::kSplitK == 1, "a cluster that divides K has one tile, and groups have many");
     static_assert(Config::kWarpgroupsK == 1 || Config::kGrouping == Grouping::kContiguous ||
                       (Config::kGrouping == Grouping::kMasked &&

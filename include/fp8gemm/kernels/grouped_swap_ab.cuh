@@ -75,7 +75,7 @@ struct GroupedSwapAb {
             ptx::wait_for_previous_grids();
         }
         Filler::fill(params, shared.groups);
-        const Schedule schedule(shared.groups.table, params.m, blockIdx.x, gridDim.x, 0);
+        const Schedule schedule(shared.groups.table, params.m, blockIdx.x, gridDim.x, 0, 0);
         if (warp != Shape::kLoadWarp) {
             ptx::wait_for_previous_grids();
             multiply(params, shared, schedule, warp);

@@ -47,6 +47,9 @@ public:
         }
         if (threadIdx.x == 0) {
             shared.table.count = before.entries;
+            if constexpr (Config::kHalves) {
+                shared.table.halves_from = GroupTable<Config>::first_of_halves(before.tiles, gridDim.x);
+            }
         }
         __syncthreads();
     }

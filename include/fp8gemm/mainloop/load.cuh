@@ -10,7 +10,8 @@ namespace fp8gemm {
 /// Loads every K block of every tile of this CTA.
 ///
 /// What it asks for may be written to the other CTA of a cluster too. A stage is therefore empty only when the consumers of
-/// all CTAs that this one writes to have said so.
+/// all CTAs that this one writes to have said so; of half a tile (scheduler/grouped.cuh), the first warpgroup's and the
+/// producer itself, which speaks for the second. No CTA begins with one.
 ///
 /// The first steps are asked for by `begin`, ahead of the roles: code that a kernel jumps to has to be fetched first, and
 /// nothing of the kernel is more urgent than its first operands (5 to 9 % of products of 3 to 5 us, H200, 2026-11-25).
@@ -114,8 +115,8 @@ private:
             // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
             for (; step < tile.steps(); ++step) {
-                const bool zeroes =
-                    kZeroesMissingRows && tile.rows_of_product(m_) >= kManyRows && step / Config::kStages == 1;
+                const bool zeroes = kZeroesMissingRows && !tile.is_half && tile.rows_of_product(m_) >= kManyRows &&
+                                    step / Config::kStages == 1;
                 load<kIsStreamed>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);
             }
         }
@@ -135,7 +136,18 @@ private:
         ring_.wait_empty(state_);
         copies_.template fill<kIsStreamed>(tile, operands, step, state_.stage,
                                            [this](uint32_t block) { this->mark(Activity::kLoad, block); });
+        if (tile.is_half) {
+            release_for_second_warpgroup();
+        }
         state_.advance();
+    }
+
+    /// Hands a half tile's stage back for the warps that do not read it. They have handed back what was in it before.
+    FP8GEMM_DEVICE void release_for_second_warpgroup() {
+#pragma unroll
+        for (uint32_t warp = 0; warp < kWarpsPerWarpgroup; ++warp) {
+            ptx::mbarrier_arrive(&ring_.empty[state_.stage]);
+        }
     }
 };
 

@@ -35,6 +35,7 @@ struct GroupTable {
 
     GroupEntry entries[Config::kGroups];  ///< of groups that have tiles, in their order
     uint32_t count;                       ///< how many these are
+    uint32_t halves_from;  ///< with Config::kHalves, the first tile that is divided: see `first_of_halves`
 
     /// What there is to know of one group, with its own tiles alone. `rows` are those of A.
     static FP8GEMM_HOST_DEVICE GroupEntry entry_of(const GroupRanges& ranges, uint32_t rows, uint32_t group) {
@@ -53,6 +54,13 @@ struct GroupTable {
         const bool is_empty = entry.end == entry.begin;
         entry.tiles_up_to = kSkipsEmpty && is_empty ? 0 : num_m(entry, rows) * kNumN;
         return entry;
+    }
+
+    /// The first tile of the last round, if that has so few that each can be divided between two CTAs; else one behind all.
+    /// A round that is the only one is not divided: a CTA's first tile is whole, which OperandLoader relies on.
+    static FP8GEMM_HOST_DEVICE uint32_t first_of_halves(uint32_t tiles, uint32_t num_ctas) {
+        const uint32_t left = tiles % num_ctas;
+        return tiles > num_ctas && left <= num_ctas / 2 ? tiles - left : tiles;
     }
 
     /// Rows of cluster tiles of a group.

@@ -10,6 +10,8 @@ namespace fp8gemm {
 /// A tile of a single product: all places follow from its coordinates.
 template <class Config>
 struct PlainTile : TileCoordinate {
+    static constexpr bool is_half = false;  ///< see GroupedTile
+
     FP8GEMM_HOST_DEVICE uint32_t row_of_a() const { return m * Config::kBlockM; }
     FP8GEMM_HOST_DEVICE uint32_t row_of_b() const { return n * Config::kBlockN; }
     /// Of the tile; the scales of B are those of its columns.
@@ -50,23 +52,27 @@ struct GroupedTile : TileCoordinate {
     static constexpr bool kOfColumns = Config::kGrouping == Grouping::kColumns;
 
     uint32_t group;
-    uint32_t begin;  ///< of the group: a row of A, or K block
-    uint32_t end;
+    uint32_t begin;           ///< of the group: a row of A, or K block
+    uint32_t end;             ///< likewise, but of half a tile, where that ends before
     uint32_t first_row_of_d;  ///< of the group
+    bool is_half;             ///< whether it is half as high, and the first warpgroup's alone
+    uint32_t rows_above;      ///< of a lower half, those of the upper one
 
-    FP8GEMM_HOST_DEVICE uint32_t row_of_a() const { return (kOfColumns ? 0 : begin) + m * Config::kBlockM; }
+    /// The first of the group's.
+    FP8GEMM_HOST_DEVICE uint32_t row() const { return m * Config::kBlockM + rows_above; }
+    FP8GEMM_HOST_DEVICE uint32_t row_of_a() const { return (kOfColumns ? 0 : begin) + row(); }
     FP8GEMM_HOST_DEVICE uint32_t row_of_b() const {
         return (kOfColumns ? 0 : group * Config::kN) + n * Config::kBlockN;
     }
     FP8GEMM_HOST_DEVICE uint32_t first_col() const { return n * Config::kBlockN; }
-    FP8GEMM_HOST_DEVICE uint32_t row_of_d() const { return first_row_of_d + m * Config::kBlockM; }
+    FP8GEMM_HOST_DEVICE uint32_t row_of_d() const { return first_row_of_d + row(); }
     FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return first_col(); }
     FP8GEMM_HOST_DEVICE uint32_t end_of_d(uint32_t rows) const { return kOfColumns ? first_row_of_d + rows : end; }
     FP8GEMM_HOST_DEVICE uint32_t rows_of_product(uint32_t rows) const { return end_of_d(rows) - first_row_of_d; }
     FP8GEMM_HOST_DEVICE uint32_t first_k_block() const { return kOfColumns ? begin : 0; }
     FP8GEMM_HOST_DEVICE uint32_t steps() const { return kOfColumns ? end - begin : TileShape<Config>::kNumSteps; }
     FP8GEMM_HOST_DEVICE uint32_t row_of_scales_a() const {
-        return Config::kGrouping == Grouping::kMasked ? m * Config::kBlockM : row_of_a() - skipped_scales_a();
+        return Config::kGrouping == Grouping::kMasked ? row() : row_of_a() - skipped_scales_a();
     }
     FP8GEMM_HOST_DEVICE uint32_t block_of_scales_a() const {
         return Config::kGrouping == Grouping::kMasked ? group * ceil_div(Config::kK, kScaleBlock) : first_k_block();
