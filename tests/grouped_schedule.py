@@ -260,9 +260,8 @@ def check_properties(walk: Walk, config: Config, memory: Memory, num_clusters: i
             inside = [tile for tile in step if tile.row_of_d < tile.end_of_d and tile.col_of_d < config.n]
             assert inside, f"{step} writes nothing"
             for tile in inside:
-                first, end = (row - ranges[tile.group][0] for row in (tile.row_of_d, tile.end_of_d))
-                if config.grouping == COLUMNS:
-                    first, end = (row - tile.group * memory.rows for row in (tile.row_of_d, tile.end_of_d))
+                begin = tile.group * memory.rows if config.grouping == COLUMNS else ranges[tile.group][0]
+                first, end = tile.row_of_d - begin, tile.end_of_d - begin
                 visits.update(
                     (tile.group, m // rows, tile.n) for m in range(first, min(first + config.block_m, end), rows)
                 )
@@ -281,7 +280,7 @@ def check_places(tile: Tile, config: Config, memory: Memory, range_: tuple[int, 
         assert tile.group * memory.rows <= tile.row_of_d and tile.end_of_d == (tile.group + 1) * memory.rows
         assert tile.first_k_block + tile.steps == end and end * SPLIT <= memory.limit
     else:
-        assert begin <= tile.row_of_d == tile.row_of_a and tile.end_of_d <= end
+        assert begin <= tile.row_of_d == tile.row_of_a
         assert tile.end_of_d == (min(end, tile.row_of_d + config.block_m // 2) if tile.is_half else end)
         assert tile.row_of_b - tile.col_of_d == tile.group * config.n
         assert tile.first_block_of_b == tile.group * -(-config.n // SPLIT)

@@ -51,6 +51,11 @@ what is missing of a tile."""
 DIVIDED = {0: 5, 1: 7, 5: 5}
 """Of `WANTED`, products with numbers of CTAs of which at most half have a tile in the last round: these are divided."""
 
+OF_HALVES = {
+    "grouped-halves-of-the-first-rows": 0,
+    "grouped-halves-of-both-warpgroups": 1,
+    "grouped-half-not-released": 0,
+}
 FAULTS = {
     "grouped-weights-of-the-first": 0,
     "grouped-weight-scales-of-the-first": 0,
@@ -70,11 +75,9 @@ FAULTS = {
     "grouped-last-rows-not-copied": 1,
     "grouped-copied-without-the-swizzle": 1,
     "grouped-neighbours-written": 4,
-    "grouped-halves-of-the-first-rows": 0,
-    "grouped-halves-of-both-warpgroups": 1,
-    "grouped-half-not-released": 0,
+    **OF_HALVES,
 }
-"""Mutants, and of `WANTED` a product that each breaks."""
+"""Mutants, and of `WANTED` a product that each breaks; those of halves where it is `DIVIDED`."""
 
 
 def pair_of(problem: GroupedProblem, label: str) -> tuple[GroupedProblem, TileConfig]:
@@ -120,6 +123,6 @@ def test_groups_are_right_on_an_emulated_hopper(index: int, products: list[Multi
 @pytest.mark.parametrize("name", third_of(FAULTS, str))
 def test_a_fault_of_groups_is_noticed(name: str, tmp_path: Path) -> None:
     index = FAULTS[name]
-    wanted, ctas = WANTED[index], DIVIDED[index] if name.startswith("grouped-hal") else 3
+    wanted, ctas = WANTED[index], DIVIDED[index] if name in OF_HALVES else 3
     (multiply,) = emulated_groups([pair_of(*wanted)], tmp_path, partial(edited, find(name).edits))
     assert any(wrong(multiply, case_of(wanted[0]), seed, ctas) for seed in range(4))

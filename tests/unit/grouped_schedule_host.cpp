@@ -42,8 +42,8 @@ unsigned steps_of(const fp8gemm::GroupedTile<Config>& tile) {
     }
 }
 
-// Writes the tiles of a warpgroup of every CTA, one CTA after another, with all that roles ask of a tile, and into `counts` how many each
-// has. Stops at `capacity` tiles; returns how many there were.
+// Writes the tiles of a warpgroup of every CTA, one CTA after another, with all that roles ask of a tile, and into `counts`
+// how many each has. Stops at `capacity` tiles; returns how many there were.
 template <class Config>
 unsigned walk(const int* begins, const int* ends, unsigned limit, unsigned rows, unsigned num_clusters,
               unsigned warpgroup, unsigned capacity, unsigned* values, unsigned* counts) {

@@ -53,9 +53,9 @@ public:
                 if (!takes_halves_) {
                     return false;
                 }
-                half = index - table_.halves_from;
-                index = table_.halves_from + half / 2;
-                half %= 2;
+                const uint32_t halves_before = index - table_.halves_from;
+                index = table_.halves_from + halves_before / 2;
+                half = halves_before % 2;
                 tile.is_half = true;
             }
         }
