@@ -15,12 +15,11 @@ them (76 shapes, H200, 2026-11-23), so that there is one choice for both.
 from __future__ import annotations
 
 import math
-from dataclasses import field
 
-from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
+from fp8gemm.tuning.cost import Cost, TileCost
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.l2 import STREAMED_FROM, block_in_flight, raster_band, streamed_rows
 from fp8gemm.tuning.problem import Problem, Scaling
@@ -28,68 +27,8 @@ from fp8gemm.tuning.problem import Problem, Scaling
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""
 
-
-def cost_term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
-    """A field of a cost: what it belongs to, its unit, how it comes about, and whether totals are made of it."""
-    value: float = field(metadata={"group": group, "unit": unit, "formula": formula, "part": part})
-    return value
-
-
-@dataclass(frozen=True)
-class TileCost:
-    """What a tile costs its SM, whatever M and N are. Cycles are SM cycles; `Cost` explains the terms."""
-
-    tensor_cycles: float
-    shared_cycles: float
-    latency_cycles: float
-    block_cycles: float
-    epilogue_cycles: float
-    tile_cycles: float
-    l2_bytes: float
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Predicted time of one config, by term, in the order of the derivation. Cycles are SM cycles."""
-
-    tensor_cycles: float = cost_term("a K block", "cycles", "block_m * block_n * block_k / 4096")
-    shared_cycles: float = cost_term("a K block", "cycles", "waves * 128 * (64 + n) bytes / shared rate")
-    latency_cycles: float = cost_term(
-        "a K block",
-        "cycles",
-        "(wave + latency) * waves of a warpgroup / in flight; latency + load latency / K blocks in the ring",
-    )
-    block_cycles: float = cost_term(
-        "a K block", "cycles", "norm of the three above; more for each further 64 rows of a warpgroup"
-    )
-    epilogue_cycles: float = cost_term(
-        "a tile",
-        "cycles",
-        "a tile's + that of each up to 32 staged columns + of each 64 x 8 outputs of a warpgroup + shares' exchange",
-    )
-    tile_cycles: float = cost_term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
-    tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
-    rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
-    filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")
-    energy_mj: float = cost_term(
-        "energy", "mJ", "MACs, promotions, L2 and DRAM bytes, each times its energy at 1400 MHz"
-    )
-    clock_mhz: float = cost_term("energy", "MHz", "highest at which energy / time stays in the power limit")
-    burst_mhz: float = cost_term("in a burst", "MHz", "clock_mhz at the power that some milliseconds may draw")
-    burst_us: float = cost_term("in a burst", "us", "total_us at burst_mhz")
-    sm_us: float = cost_term(
-        "time", "us", "rounds * tile_cycles / clock_mhz + last output / drain rate; less if B is streamed", part=True
-    )
-    l2_us: float = cost_term(
-        "time", "us", "rounds * K blocks * their bytes / L2 rate of an SM; less if B is streamed", part=True
-    )
-    dram_us: float = cost_term(
-        "time", "us", "latency + (inputs as often as L2 forgets them + output) / DRAM rate", part=True
-    )
-    overhead_us: float = cost_term(
-        "time", "us", "launch, first loads, leaving; of several warpgroups and of a cluster more", part=True
-    )
-    total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
+SMALL_TILE = 128 * 128
+"""Outputs of a tile that ends before what its start and its end do beside the main loop is hidden altogether."""
 
 
 def predict(
@@ -136,8 +75,16 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
         epilogue += constants.split_cycles + sent * constants.split_piece_cycles
     share = constants.multicast_share if config.cluster_m * config.cluster_n > 1 else 1.0
     l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling) * share
+    is_small = config.block_m * config.block_n <= SMALL_TILE
     return TileCost(
-        tensor, shared, latency, block, epilogue, config.whole_k_blocks(problem.k_blocks) * block + epilogue, l2
+        tensor_cycles=tensor,
+        shared_cycles=shared,
+        latency_cycles=latency,
+        block_cycles=block,
+        epilogue_cycles=epilogue,
+        tile_cycles=config.whole_k_blocks(problem.k_blocks) * block + epilogue,
+        between_cycles=constants.small_tile_cycles if is_small else 0.0,
+        l2_bytes=l2,
     )
 
 
@@ -165,10 +112,8 @@ class Predictor:
         self._promotions_of_row = problem.n * problem.k_blocks
         self._bytes_of_row, self._bytes_of_weight = problem.row_bytes, problem.weight_bytes
         self._cluster_size, self._raster_band = config.cluster_size, raster_band(config, problem.n)
-        self._rows_of_cluster, self._cols_of_cluster = (
-            config.block_m * config.cluster_m,
-            config.block_n * config.cluster_n,
-        )
+        self._rows_of_cluster = config.block_m * config.cluster_m
+        self._cols_of_cluster = config.block_n * config.cluster_n
         self._cluster_cols = -(-problem.n // self._cols_of_cluster)
         self._clusters = chip.clusters(config.cluster_size)
         self._l2_capacity = constants.l2_share * chip.l2_bytes
@@ -204,7 +149,7 @@ class Predictor:
         """All terms for so many rows, at the clock under load that lasts or at that of a burst."""
         cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us = self._times(m)
         tile, exponent = self._tile, self._constants.overlap_exponent
-        burst = self._clock_mhz(rounds * tile.tile_cycles, energy, self._burst_limit)
+        burst = self._clock_mhz(self._cycles(rounds), energy, self._burst_limit)
         drain_us = self._share(m) * self._drain_us
         burst_sm_us = drain_us + (sm_us - drain_us) * clock / burst
         if in_burst:
@@ -216,6 +161,7 @@ class Predictor:
             block_cycles=tile.block_cycles,
             epilogue_cycles=tile.epilogue_cycles,
             tile_cycles=tile.tile_cycles,
+            between_cycles=tile.between_cycles,
             tiles=cluster_tiles * self._cluster_size,
             rounds=rounds,
             filled=cluster_tiles / (rounds * self._clusters),
@@ -237,6 +183,9 @@ class Predictor:
     def _rounds(self, m: int) -> int:
         return -(-(-(-m // self._rows_of_cluster) * self._cluster_cols) // self._clusters)
 
+    def _cycles(self, rounds: int) -> float:
+        return rounds * self._tile.tile_cycles + (rounds - 1) * self._tile.between_cycles
+
     def _times(self, m: int) -> tuple[int, int, float, float, float, float, float]:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""
         tile, chip = self._tile, self._chip
@@ -244,7 +193,7 @@ class Predictor:
         cluster_tiles = rows * self._cluster_cols
         dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + self._refetched_bytes(m, rows)
         energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
-        cycles = rounds * tile.tile_cycles
+        cycles = self._cycles(rounds)
         clock = self._clock_mhz(cycles, energy, self._power_limit)
         share = self._share(m)
         l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
