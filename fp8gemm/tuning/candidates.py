@@ -75,6 +75,7 @@ is 5 to 13 % faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % fa
 2026-11-25)."""
 
 TILES_OF_OTHER_SIZES = {
+    Tile(256, 128): (range(5120, LIMIT), range(LIMIT)),
     Tile(64, 256): (range(640), range(LIMIT)),
     Tile(128, 64): (range(640, 2048), range(2048, LIMIT)),
     Tile(128, 96, split_k=2): (range(1600, LIMIT), range(LIMIT)),
@@ -83,7 +84,8 @@ TILES_OF_OTHER_SIZES = {
 }
 """Tiles that are not worth compiling for these N with these K from `MANY_ROWS` rows on. None of them was the
 fastest of those measured there, or by 1 % at most, or is by the model, by 2 %; with them some weights would need eleven
-kernels."""
+kernels. 256x128 is 1.7 % slower than 128x256 at 28 shapes of 5120 columns and more, where the model has them as fast,
+and 0.4 % faster at best; with less columns it is as fast (bursts and load that lasts, H200, 2026-11-28)."""
 
 TILES_IN_WHOLE_COLUMNS = {Tile(128, 256): 2304}
 """Tiles that are not worth compiling for less columns than this where at most half of the last tile of a row is used:

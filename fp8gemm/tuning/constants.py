@@ -30,7 +30,7 @@ class Constants:
     load_latency_cycles: float = _constant(2600.0, "cycles", "from asking for a stage to having it")
     block_exponent: float = _constant(3.81, "exponent", "how well the terms of a K block hide each other")
     tile_cycles: float = _constant(569.0, "cycles", "between two tiles, beside the epilogue")
-    small_tile_cycles: float = _constant(250.0, "cycles", "between two rounds of tiles of at most 128 x 128 outputs")
+    few_parts_cycles: float = _constant(300.0, "cycles", "between two rounds of tiles that are staged in few parts")
     epilogue_cycles: float = _constant(9.88, "cycles", "64 x 8 16-bit outputs of a warpgroup")
     part_cycles: float = _constant(135.0, "cycles", "handing over a staged part")
     exchange_cycles: float = _constant(286.0, "cycles", "two warpgroups that shared K waiting for each other's sums")
@@ -68,10 +68,9 @@ that one are, too, what clusters and a second warpgroup cost, a launch, an idle 
 bursts instead of 0.69, and 0.42 % under sustained load instead of 0.44 (100 shapes of no fit, H100, 2026-11-26).
 `lower_wave_cycles` is 17 by the fit, to which 256x128 was no candidate for N < 4096; with 4 the choice takes 0.19 %
 more than the fastest instead of 0.25 at 111 shapes under sustained load, 0.23 instead of 0.28 at 121 in bursts (H200,
-2026-11-27). `small_tile_cycles` is none by the fit; in timings of 300 random shapes small tiles
-of several rounds and short K took longer than predicted, by 6 % at K <= 384, by 2 % at K = 1536, larger tiles as long.
-With it the choice takes 0.19 % more than the fastest instead of 0.21 under sustained load, 0.17 instead of 0.26 in
-bursts (H200), and 0.34 instead of 0.42 (H100, sustained)."""
+2026-11-27). `few_parts_cycles` is none by the fit: at 400 random shapes, block-scaled, tiles of few parts took longer
+than predicted where rounds are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and others did not (H100,
+H200, 2026-11-28). Where rows are few, weights are what is waited for."""
 
 GROUPED = replace(
     DEFAULT,
@@ -82,7 +81,7 @@ GROUPED = replace(
     load_latency_cycles=2680.0,
     block_exponent=4.81,
     tile_cycles=688.0,
-    small_tile_cycles=0.0,
+    few_parts_cycles=0.0,
     epilogue_cycles=9.83,
     part_cycles=133.0,
     l2_share=0.208,

@@ -47,7 +47,9 @@ class Cost:
         "a tile's + that of each up to 32 staged columns + of each 64 x 8 outputs of a warpgroup + shares' exchange",
     )
     tile_cycles: float = cost_term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
-    between_cycles: float = cost_term("a tile", "cycles", "between two rounds of tiles of at most 128 x 128 outputs")
+    between_cycles: float = cost_term(
+        "a tile", "cycles", "between two rounds from 256 rows on, of tiles that are staged in two parts or one"
+    )
     tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
     rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
     filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 
 from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.tuning.candidates import MANY_ROWS
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.cost import Cost, TileCost
@@ -27,8 +28,8 @@ from fp8gemm.tuning.problem import Problem, Scaling
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""
 
-SMALL_TILE = 128 * 128
-"""Outputs of a tile that ends before what its start and its end do beside the main loop is hidden altogether."""
+FEW_PARTS = 2
+"""Of a warpgroup's staged tile, so few that its epilogue ends before what surrounds it is hidden."""
 
 
 def predict(
@@ -75,7 +76,7 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
         epilogue += constants.split_cycles + sent * constants.split_piece_cycles
     share = constants.multicast_share if config.cluster_m * config.cluster_n > 1 else 1.0
     l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling) * share
-    is_small = config.block_m * config.block_n <= SMALL_TILE
+    waits = staged_parts(config) <= FEW_PARTS and not of_rows  # with row scales of B none was seen to
     return TileCost(
         tensor_cycles=tensor,
         shared_cycles=shared,
@@ -83,7 +84,7 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
         block_cycles=block,
         epilogue_cycles=epilogue,
         tile_cycles=config.whole_k_blocks(problem.k_blocks) * block + epilogue,
-        between_cycles=constants.small_tile_cycles if is_small else 0.0,
+        between_cycles=constants.few_parts_cycles if waits else 0.0,
         l2_bytes=l2,
     )
 
@@ -149,7 +150,7 @@ class Predictor:
         """All terms for so many rows, at the clock under load that lasts or at that of a burst."""
         cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us = self._times(m)
         tile, exponent = self._tile, self._constants.overlap_exponent
-        burst = self._clock_mhz(self._cycles(rounds), energy, self._burst_limit)
+        burst = self._clock_mhz(self._cycles(m, rounds), energy, self._burst_limit)
         drain_us = self._share(m) * self._drain_us
         burst_sm_us = drain_us + (sm_us - drain_us) * clock / burst
         if in_burst:
@@ -183,8 +184,10 @@ class Predictor:
     def _rounds(self, m: int) -> int:
         return -(-(-(-m // self._rows_of_cluster) * self._cluster_cols) // self._clusters)
 
-    def _cycles(self, rounds: int) -> float:
-        return rounds * self._tile.tile_cycles + (rounds - 1) * self._tile.between_cycles
+    def _cycles(self, m: int, rounds: int) -> float:
+        # Few rows leave an SM time between two tiles: their weights are what is waited for.
+        between = self._tile.between_cycles if m >= MANY_ROWS else 0.0
+        return rounds * self._tile.tile_cycles + (rounds - 1) * between
 
     def _times(self, m: int) -> tuple[int, int, float, float, float, float, float]:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""
@@ -193,7 +196,7 @@ class Predictor:
         cluster_tiles = rows * self._cluster_cols
         dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + self._refetched_bytes(m, rows)
         energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
-        cycles = self._cycles(rounds)
+        cycles = self._cycles(m, rounds)
         clock = self._clock_mhz(cycles, energy, self._power_limit)
         share = self._share(m)
         l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
