@@ -212,14 +212,14 @@ _HALVES = (
         "grouped-halves-of-both-warpgroups",
         "the second warpgroup multiplies halves of tiles, too, whose stages the load thread hands back for it",
         Edit(_SCHEDULE, "takes_halves_(warpgroup == 0)", "takes_halves_(warpgroup != ~0u)"),
-        tests=(_HALF,),
+        tests=(*STRESS_GROUPED, _HALF),
         sample="grouped_masked",
     ),
     deadlock(
         "grouped-half-not-released",
         "nobody hands back the stages of half a tile for the warpgroup that has no part in it",
         Edit(_LOAD, f"{_RELEASED}        state_", "        state_"),
-        tests=(_HALF,),
+        tests=(*STRESS_GROUPED, _HALF),
         sample="grouped_masked",
     ),
     race(
@@ -227,7 +227,7 @@ _HALVES = (
         "the stages of half a tile are handed back for the second warpgroup while it may be reading the tile before",
         Edit(_LOAD, f"{_RELEASED}        state_", "        state_"),
         Edit(_LOAD, f"{_AWAITED}        copies_", f"{_RELEASED}{_AWAITED}        copies_"),
-        tests=(_HALF,),
+        tests=(*STRESS_GROUPED, _HALF),
         sample="grouped_masked",
     ),
 )
