@@ -1,0 +1,82 @@
+"""The choice for many rows, held to times that were measured: what docs/tuning.md says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from fp8gemm.lab.labels import labelled_config
+from fp8gemm.tuning.constants import DEFAULT, GROUPED
+from fp8gemm.tuning.hopper import named_chip
+from fp8gemm.tuning.model import tile_cost
+from fp8gemm.tuning.problem import Problem, Scaling, packed_problem
+from fp8gemm.tuning.select import ranked_configs
+from fp8gemm.tuning.table import NO_TABLES
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+FEW_PARTS, FEW_ROWS = "few-parts-sustained-h200.json", "few-parts-few-rows-h200.json"
+
+
+def rows_of(file: str) -> list[dict[str, Any]]:
+    return list(json.loads((RESULTS / file).read_text())["rows"])
+
+
+def ranked(row: dict[str, Any], file: str) -> list[str]:
+    """Labels of what was measured that are candidates, by rank."""
+    problem = packed_problem(row["m"], row["n"], row["k"])
+    chip = named_chip("h100" if "h100" in file else "h200")
+    labels = [config.label for config in ranked_configs(problem, chip, NO_TABLES)]
+    return [label for label in labels if label in row["us"]]
+
+
+@pytest.mark.parametrize(
+    ("file", "shapes", "most"),
+    [
+        ("random-burst-h200.json", 100, 0.0018),
+        ("random-burst-candidates-h200.json", 100, 0.0038),
+        ("random-sustained-h200.json", 100, 0.0020),
+        ("random-sustained-h100.json", 100, 0.0034),
+        ("narrow-outputs-burst-h200.json", 21, 0.0008),
+        ("narrow-outputs-sustained-h200.json", 11, 0.0001),
+        (FEW_PARTS, 12, 0.0094),
+    ],
+)
+def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) -> None:
+    rows = rows_of(file)
+    assert len(rows) == shapes
+    assert fmean(row["us"][ranked(row, file)[0]] / min(row["us"].values()) - 1 for row in rows) <= most
+
+
+def test_few_parts_are_not_taken_where_larger_tiles_wait_less() -> None:
+    short = [row for row in rows_of(FEW_PARTS) if row["k"] <= 768 and row["m"] < 10_000]
+    assert len(short) == 3
+    for row in short:
+        chosen = ranked(row, FEW_PARTS)[0]
+        assert chosen != row["choice"] and row["us"][chosen] < row["us"][row["choice"]]
+
+
+def test_few_rows_wait_for_weights_and_not_for_tiles() -> None:
+    row = next(row for row in rows_of(FEW_ROWS) if row["m"] == 48)
+    assert ranked(row, FEW_ROWS)[0] == min(row["us"], key=row["us"].__getitem__) == "64x128-s8-c1x1"
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(15351, 19584, 5248), (11694, 22592, 2432), (6069, 10304, 7808)])
+def test_256x128_is_not_for_many_columns(m: int, n: int, k: int) -> None:
+    first = ranked_configs(packed_problem(m, n, k), named_chip("h200"), NO_TABLES)[0]
+    assert first.label == "128x256-s3-c1x1"
+
+
+@pytest.mark.parametrize(
+    ("label", "waits"), [("128x128", True), ("64x256", True), ("64x192", False), ("128x160", False)]
+)
+def test_tiles_of_few_parts_wait_between_rounds(label: str, waits: bool) -> None:
+    problem = Problem(4096, 4096, 512)
+    config = labelled_config(label, problem)
+    assert tile_cost(problem, config).between_cycles == (DEFAULT.few_parts_cycles if waits else 0)
+    assert tile_cost(problem, config, GROUPED).between_cycles == 0
+    by_rows = Problem(4096, 4096, 512, scaling=Scaling.ROW)
+    assert tile_cost(by_rows, labelled_config(label, by_rows)).between_cycles == 0
