@@ -9,10 +9,9 @@ from typing import Any
 
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.candidates import why_last
-from fp8gemm.tuning.cost import Cost
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.model import predict
+from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config, as_launched, is_compared_in_bursts, ranked_configs, rounded
 from fp8gemm.tuning.swap_ab import SwapAbConfig

@@ -15,12 +15,13 @@ them (76 shapes, H200, 2026-11-23), so that there is one choice for both.
 from __future__ import annotations
 
 import math
+from dataclasses import field
 
+from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.candidates import MANY_ROWS
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
-from fp8gemm.tuning.cost import Cost, TileCost
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.l2 import STREAMED_FROM, block_in_flight, raster_band, streamed_rows
 from fp8gemm.tuning.problem import Problem, Scaling
@@ -30,6 +31,64 @@ REFERENCE_MHZ = 1400.0
 
 FEW_PARTS = 2
 """Of a warpgroup's staged tile, so few that its epilogue ends before what surrounds it is hidden."""
+
+
+def cost_term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
+    """A field of a cost: what it belongs to, its unit, how it comes about, and whether totals are made of it."""
+    value: float = field(metadata={"group": group, "unit": unit, "formula": formula, "part": part})
+    return value
+
+
+@dataclass(frozen=True)
+class TileCost:
+    """What a tile costs its SM, whatever M and N are. Cycles are SM cycles; `Cost` explains the terms."""
+
+    tensor_cycles: float
+    shared_cycles: float
+    latency_cycles: float
+    block_cycles: float
+    epilogue_cycles: float
+    tile_cycles: float
+    between_cycles: float
+    l2_bytes: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted time of one config, by term, in the order of the derivation. Cycles are SM cycles."""
+
+    tensor_cycles: float = cost_term("a K block", "cycles", "block_m * block_n * block_k / 4096")
+    shared_cycles: float = cost_term("a K block", "cycles", "waves * 128 * (64 + n) bytes / shared rate")
+    latency_cycles: float = cost_term(
+        "a K block",
+        "cycles",
+        "(wave + latency) * waves of a warpgroup / in flight; latency + load latency / K blocks in the ring",
+    )
+    block_cycles: float = cost_term("a K block", "cycles", "norm of these; more for further 64 rows of a warpgroup")
+    epilogue_cycles: float = cost_term(
+        "a tile", "cycles", "a tile's + 32 columns' + 64 x 8 outputs' + shares' exchange"
+    )
+    tile_cycles: float = cost_term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
+    between_cycles: float = cost_term("a tile", "cycles", "between two rounds, if tiles are of few parts and rows many")
+    tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
+    rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
+    filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")
+    energy_mj: float = cost_term("energy", "mJ", "MACs, promotions, L2 and DRAM bytes, times their energy at 1400 MHz")
+    clock_mhz: float = cost_term("energy", "MHz", "highest at which energy / time stays in the power limit")
+    burst_mhz: float = cost_term("in a burst", "MHz", "clock_mhz at the power that some milliseconds may draw")
+    burst_us: float = cost_term("in a burst", "us", "total_us at burst_mhz")
+    sm_us: float = cost_term(
+        "time",
+        "us",
+        "(rounds * tile_cycles + those between) / clock_mhz + last output / drain rate; less if B is streamed",
+        part=True,
+    )
+    l2_us: float = cost_term("time", "us", "rounds * tile's bytes / L2 rate of an SM; less if B is streamed", part=True)
+    dram_us: float = cost_term("time", "us", "latency + (inputs, again as L2 forgets, + output) / DRAM rate", part=True)
+    overhead_us: float = cost_term(
+        "time", "us", "launch, loads, leaving; more of warpgroups and of clusters", part=True
+    )
+    total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 
 
 def predict(
@@ -54,8 +113,8 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     # One after the other, or one behind the other with the last of a chunk waited for.
     # Of several waves one after the other, the next one's scales and descriptors are ready when a wave ends.
     is_ahead = config.waves_in_flight == 1 and waves_of_warpgroup > 1
-    between = constants.ahead_latency_cycles if is_ahead else constants.wave_latency_cycles
-    latency = waves_of_warpgroup * (wave + between)
+    behind = constants.ahead_latency_cycles if is_ahead else constants.wave_latency_cycles
+    latency = waves_of_warpgroup * (wave + behind)
     if config.waves_in_flight > 1:
         latency = latency / config.waves_in_flight + constants.drain_cycles
     if scaling is Scaling.ROW:
@@ -76,17 +135,9 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
         epilogue += constants.split_cycles + sent * constants.split_piece_cycles
     share = constants.multicast_share if config.cluster_m * config.cluster_n > 1 else 1.0
     l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling) * share
-    waits = staged_parts(config) <= FEW_PARTS and not of_rows  # with row scales of B none was seen to
-    return TileCost(
-        tensor_cycles=tensor,
-        shared_cycles=shared,
-        latency_cycles=latency,
-        block_cycles=block,
-        epilogue_cycles=epilogue,
-        tile_cycles=config.whole_k_blocks(problem.k_blocks) * block + epilogue,
-        between_cycles=constants.few_parts_cycles if waits else 0.0,
-        l2_bytes=l2,
-    )
+    tile_cycles = config.whole_k_blocks(problem.k_blocks) * block + epilogue
+    between = 0.0 if of_rows or staged_parts(config) > FEW_PARTS else constants.few_parts_cycles
+    return TileCost(tensor, shared, latency, block, epilogue, tile_cycles, between, l2)
 
 
 def launch_us(config: TileConfig, constants: Constants) -> float:
@@ -185,9 +236,8 @@ class Predictor:
         return -(-(-(-m // self._rows_of_cluster) * self._cluster_cols) // self._clusters)
 
     def _cycles(self, m: int, rounds: int) -> float:
-        # Few rows leave an SM time between two tiles: their weights are what is waited for.
-        between = self._tile.between_cycles if m >= MANY_ROWS else 0.0
-        return rounds * self._tile.tile_cycles + (rounds - 1) * between
+        waits = rounds - 1 if m >= MANY_ROWS else 0  # few rows wait for weights anyway
+        return rounds * self._tile.tile_cycles + waits * self._tile.between_cycles
 
     def _times(self, m: int) -> tuple[int, int, float, float, float, float, float]:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""

@@ -11,10 +11,9 @@ from operator import itemgetter
 from fp8gemm.sizes import check_whole_sizes
 from fp8gemm.tuning.candidates import DEEP_RING_K, DEEP_RINGS, MANY_ROWS, candidate_configs, is_for_few_rows, why_last
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.cost import TileCost
 from fp8gemm.tuning.dependent_launch import starts_ahead
 from fp8gemm.tuning.hopper import Chip, named_chip
-from fp8gemm.tuning.model import Predictor, tile_cost
+from fp8gemm.tuning.model import Predictor, TileCost, tile_cost
 from fp8gemm.tuning.problem import (
     FEW_ROWS,
     ROW_STEP,

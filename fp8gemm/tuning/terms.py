@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 
 from fp8gemm.tuning import swap_ab
 from fp8gemm.tuning.config import TileConfig, shared_bytes
-from fp8gemm.tuning.cost import Cost
 from fp8gemm.tuning.hopper import SHARED_BYTES_PER_CTA, TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.l2 import raster_band
+from fp8gemm.tuning.model import Cost
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig

@@ -19,10 +19,9 @@ from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.errors import InputError
 from fp8gemm.tuning import explain, select, terms
 from fp8gemm.tuning.config import TileConfig, shared_bytes
-from fp8gemm.tuning.cost import Cost
 from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice, predict_config
 from fp8gemm.tuning.hopper import CHIPS, SHARED_BYTES_PER_CTA, TENSOR_MACS_PER_CYCLE, Chip, named_chip
-from fp8gemm.tuning.model import predict
+from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, counted_rows
 from fp8gemm.tuning.select import ranked_configs
 from fp8gemm.tuning.table import NO_TABLES, Tables

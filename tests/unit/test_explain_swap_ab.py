@@ -12,9 +12,9 @@ from fp8gemm.cli import main as cli
 from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.tuning import select
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.cost import Cost
 from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice, predict_config
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
+from fp8gemm.tuning.model import Cost
 from fp8gemm.tuning.problem import OutputType, Problem, StoreKind, counted_rows
 from fp8gemm.tuning.select import ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig, shared_bytes

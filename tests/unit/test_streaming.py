@@ -10,12 +10,11 @@ from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.candidates import MANY_ROWS, TILES_OF_FEW_ROWS, candidate_configs, is_for_few_rows
 from fp8gemm.tuning.constants import DEFAULT
-from fp8gemm.tuning.cost import Cost
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, named_chip
 from fp8gemm.tuning.l2 import STREAMED_FROM, streamed_rows
-from fp8gemm.tuning.model import predict
+from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import invariant_wave_cols, select_config
 from fp8gemm.tuning.table import NO_TABLES
