@@ -272,13 +272,12 @@ class Predictor:
 
     def _energy_mj(self, m: int, l2_bytes: float, dram_bytes: float) -> float:
         constants = self._constants
-        picojoules = (
+        return 1e-9 * (
             m * self._macs_of_row * constants.mac_pj
             + m * self._promotions_of_row * constants.promotion_pj
             + l2_bytes * constants.l2_byte_pj
             + dram_bytes * constants.dram_byte_pj
         )
-        return picojoules * 1e-9
 
     def _clock_mhz(self, cycles: float, energy_mj: float, power_limit: float) -> float:
         """The clock at which the energy of these cycles is the power that the chip may draw.
