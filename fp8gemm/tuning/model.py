@@ -69,7 +69,7 @@ class Cost:
         "a tile", "cycles", "a tile's + 32 columns' + 64 x 8 outputs' + shares' exchange"
     )
     tile_cycles: float = cost_term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
-    between_cycles: float = cost_term("a tile", "cycles", "between two rounds, if tiles are of few parts and rows many")
+    between_cycles: float = cost_term("a tile", "cycles", "from 256 rows on, between two rounds of tiles of few parts")
     tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
     rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
     filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")
@@ -86,7 +86,7 @@ class Cost:
     l2_us: float = cost_term("time", "us", "rounds * tile's bytes / L2 rate of an SM; less if B is streamed", part=True)
     dram_us: float = cost_term("time", "us", "latency + (inputs, again as L2 forgets, + output) / DRAM rate", part=True)
     overhead_us: float = cost_term(
-        "time", "us", "launch, loads, leaving; more of warpgroups and of clusters", part=True
+        "time", "us", "launch, first loads, leaving; of several warpgroups and of a cluster more", part=True
     )
     total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -15,15 +13,11 @@ from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import Problem, packed_problem
 from fp8gemm.tuning.select import Config, as_launched, ranked_configs
 from fp8gemm.tuning.table import NO_TABLES
+from tests.stored import rows_of
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 CHIP = named_chip("h200")
 FIT, EIGHT, DECODE = "few-rows-fit-h200.json", "few-rows-eight-h200.json", "few-rows-decode-h200.json"
 PLAIN, STATIC = "few-rows-choice-h200.json", "few-rows-choice-static-h200.json"
-
-
-def rows_of(file: str) -> list[dict[str, Any]]:
-    return list(json.loads((RESULTS / file).read_text())["rows"])
 
 
 def times_of(row: Mapping[str, Any], file: str, ranked: tuple[Config, ...], problem: Problem) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,13 +14,9 @@ from fp8gemm.tuning.model import tile_cost
 from fp8gemm.tuning.problem import Problem, Scaling, packed_problem
 from fp8gemm.tuning.select import ranked_configs
 from fp8gemm.tuning.table import NO_TABLES
+from tests.stored import rows_of
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 FEW_PARTS, FEW_ROWS = "few-parts-sustained-h200.json", "few-parts-few-rows-h200.json"
-
-
-def rows_of(file: str) -> list[dict[str, Any]]:
-    return list(json.loads((RESULTS / file).read_text())["rows"])
 
 
 def ranked(row: dict[str, Any], file: str) -> list[str]:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fp8gemm.cli import main as commands
 from fp8gemm.cli.exits import Exit
 from tests.scripts import load_script
+from tests.stored import RESULTS, rows_of
 
 goals = load_script("speed_goals")
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-
-
-def rows_of(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((RESULTS / name).read_text())["rows"]
-    return found
 
 
 @pytest.mark.parametrize("name", goals.GOALS)
