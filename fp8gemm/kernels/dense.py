@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from fp8gemm.driver.tensor_map import Swizzle, encode_2d, replace_address
 from fp8gemm.jit.request import KernelRequest
 from fp8gemm.kernels.gemm import SingleKernel, addends, countable, encode_codes, encode_scales, pitch, request_label
 from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.tuning.candidates import divides_last_round
 from fp8gemm.tuning.config import TileConfig, shared_bytes, staged_part
 from fp8gemm.tuning.l2 import raster_band, streamed_rows
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
@@ -41,7 +43,8 @@ class DenseKernel(SingleKernel):
                 *([("raster_band", raster_band(config, problem.n))] if config.split_k == 1 else []),
                 ("streamed_rows", streamed_rows(problem, config)),
                 ("piece_of_a", 0),
-                ("piece_of_b", 0),
+                ("piece_of_b", _piece_of_b(problem, config)),
+                ("half_columns", _piece_of_b(problem, config) > 0),
                 ("shared_bytes", DenseKernel.shared_bytes(problem, config)),
                 ("scaling", problem.scaling),
                 ("grouping", Grouping.NONE),
@@ -74,7 +77,12 @@ class DenseKernel(SingleKernel):
         _encode_parts(block.tensor_map_a, block.tensor_map_a_tail, a, config.block_m // config.cluster_n)
         fetch_bytes = _fetch_bytes(*a.shape)
         _encode_parts(
-            block.tensor_map_b, block.tensor_map_b_tail, b, config.block_n // config.cluster_m, fetch_bytes=fetch_bytes
+            block.tensor_map_b,
+            block.tensor_map_b_tail,
+            b,
+            config.block_n // config.cluster_m,
+            piece_rows=_piece_of_b(self.problem, config),
+            fetch_bytes=fetch_bytes,
         )
         encode_scales(block.tensor_map_scales_a, scales_a, box_rows=config.block_m)
         if self.problem.scaling is Scaling.ROW:
@@ -93,16 +101,23 @@ class DenseKernel(SingleKernel):
             replace_address(block.tensor_map_d, out)
 
 
+def _piece_of_b(problem: Problem, config: TileConfig) -> int:
+    """Rows of the pieces of B in which tiles are loaded that are not whole; 0 where CTAs do not have half of a tile."""
+    return math.gcd(problem.n, config.block_n // 2) if divides_last_round(problem, config) else 0
+
+
 def _fetch_bytes(m: int, k: int) -> int:
     """What L2 fetches of a weight at least. Where reading a weight of few columns is most of the time, 256 bytes take 1
     to 7 % longer, as in `fp8gemm.kernels.swap_ab.encode_blocks`; else 128 are as fast or slower."""
     return SCALE_BLOCK if any(k <= columns and m <= rows for columns, rows in _SHORT_ROWS) else 2 * SCALE_BLOCK
 
 
-def _encode_parts(whole: int, tail: int, codes: Tensor, box_rows: int, *, fetch_bytes: int = 2 * SCALE_BLOCK) -> None:
-    """Of (rows, K), by boxes of so many rows; and by one of the rows that these leave over, if there are some."""
+def _encode_parts(
+    whole: int, tail: int, codes: Tensor, box_rows: int, *, piece_rows: int = 0, fetch_bytes: int = 2 * SCALE_BLOCK
+) -> None:
+    """Of (rows, K), by boxes of so many rows; and by pieces, or by a box of the rows that are left over, if any are."""
     encode_codes(whole, codes, box_rows=box_rows, fetch_bytes=fetch_bytes)
-    if left := codes.shape[0] % box_rows:
+    if left := piece_rows or codes.shape[0] % box_rows:
         encode_codes(tail, codes, box_rows=left, fetch_bytes=fetch_bytes)
 
 

@@ -83,13 +83,19 @@ class GroupedKernel(GemmKernel):
         of_orientation: tuple[tuple[str, ConfigValue], ...]
         if isinstance(config, SwapAbConfig):
             header, family, band = "grouped_swap_ab", "GroupedSwapAb", _WHOLE_BAND
-            of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("halves", False)
+            of_orientation = ("cluster_m", 1), ("cluster_n", 1), ("halves", False), ("half_columns", False)
         else:
             header, family, band = "grouped", "Grouped", raster_band(config, problem.n)
             of_a, of_b = _pieces(problem, config)
             pieces = ("piece_of_a", of_a), ("piece_of_b", of_b)
             halves = ("halves", _has_halves(config, of_a))
-            of_orientation = ("scaling", problem.scaling), ("streamed_rows", 0), *pieces, halves
+            of_orientation = (
+                ("scaling", problem.scaling),
+                ("streamed_rows", 0),
+                *pieces,
+                halves,
+                ("half_columns", False),
+            )
         return KernelRequest(
             label="-".join(parts),
             header=f"fp8gemm/kernels/{header}.cuh",

@@ -22,7 +22,7 @@ from fp8gemm.tuning.config import (
     violations,
 )
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 COLS_OF_ONE_WARPGROUP = 128
@@ -103,12 +103,17 @@ nothing was measured."""
 DEEP_RING_K = 2048
 DEEP_RINGS = {Tile(128, 256): 3}
 """From so much K on there are two of these tiles: one trades staging slots, down to so many, for a stage more."""
-DEEP_RING_ROUNDS, DEEP_RING_N = 1, 2048
-"""That with the deeper ring is for up to so many rounds of tiles and at least so many columns. In one round it is 1.3
-to 2.8 % faster; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to 5248, 0.3 to 1.2 % up to 7168 (bursts,
-H200, 2026-11-25), and 0.4 to 1.3 % from 10880 to 16384 (bursts, H100, 2026-11-25). In two rounds it was 0.6 to 1.0 %
-faster then in bursts; at three shapes of 2026-11-27 it is 0.3 % faster to 0.5 % slower, and under load that lasts 0.3
-to 1.0 % slower (H200)."""
+DIVIDED_STAGES, PIECE_ROWS = 4, 64
+"""Of a ring from which on two CTAs may divide a tile of the last round: half a tile takes its K blocks faster than
+three stages bring them (0.79 instead of 0.67 of a round). And rows of B that half a tile is loaded in whole pieces of,
+as groups' last tiles are (docs/tuning.md)."""
+DEEP_RING_ROUNDS, DEEP_RING_N, DIVIDED_ROUNDS = 1, 2048, 5
+"""That with the deeper ring is for up to so many rounds of tiles and at least so many columns, and for up to so many of
+which the last is divided: 5 to 17 % faster at four products of 1.5 to 4.4 rounds (bursts, H200, 2026-11-29). In one
+round it is 1.3 to 2.8 % faster; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to 5248, 0.3 to 1.2 % up to
+7168 (bursts, H200, 2026-11-25), and 0.4 to 1.3 % from 10880 to 16384 (bursts, H100, 2026-11-25). In two rounds it was
+0.6 to 1.0 % faster then in bursts; at three shapes of 2026-11-27 it is 0.3 % faster to 0.5 % slower, and under load
+that lasts 0.3 to 1.0 % slower (H200)."""
 
 
 def candidate_configs(
@@ -160,8 +165,23 @@ def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bo
     if problem.k < DEEP_RING_K:
         return False
     deep = deep_ring(config.tile, problem.store, problem.output, problem.scaling)
-    few_tiles = problem.n >= DEEP_RING_N and rounds <= DEEP_RING_ROUNDS
-    return deep is not None and (config == deep) != few_tiles
+    if deep is None:
+        return False
+    is_divided = 0 < rounds % 1 <= 0.5 and rounds <= DIVIDED_ROUNDS and divides_last_round(problem, deep)
+    few_tiles = problem.n >= DEEP_RING_N and (rounds <= DEEP_RING_ROUNDS or is_divided)
+    return (config == deep) != few_tiles
+
+
+def divides_last_round(problem: Problem, config: TileConfig) -> bool:
+    """Whether two CTAs divide a tile of the last round where these are few: see ``scheduler/last_round.cuh``. Each then
+    has one of the two waves of columns that every warpgroup has of a whole tile. What an epilogue adds, or writes
+    itself, and outputs of 32 bits take the registers that a second main loop needs."""
+    two_waves = config.warpgroups_n == 1 and 2 * config.wave_cols == config.block_n
+    alone = config.block_m == config.warpgroups_m * WAVE_ROWS and config.cluster_size == config.warpgroups_k == 1
+    is_plain = problem.c is problem.bias is Addend.NONE and problem.scaling is Scaling.BLOCK
+    has_registers = is_plain and problem.store is StoreKind.TMA and problem.output.bytes == 2
+    in_pieces = config.stages >= DIVIDED_STAGES and problem.n % PIECE_ROWS == 0
+    return two_waves and alone and has_registers and in_pieces
 
 
 def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) -> str:

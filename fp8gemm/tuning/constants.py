@@ -31,6 +31,7 @@ class Constants:
     block_exponent: float = _constant(3.81, "exponent", "how well the terms of a K block hide each other")
     tile_cycles: float = _constant(569.0, "cycles", "between two tiles, beside the epilogue")
     few_parts_cycles: float = _constant(300.0, "cycles", "between two rounds of tiles that are staged in few parts")
+    half_share: float = _constant(0.67, "share", "of a round that one takes whose tiles two CTAs divide")
     epilogue_cycles: float = _constant(9.88, "cycles", "64 x 8 16-bit outputs of a warpgroup")
     part_cycles: float = _constant(135.0, "cycles", "handing over a staged part")
     exchange_cycles: float = _constant(286.0, "cycles", "two warpgroups that shared K waiting for each other's sums")
@@ -82,6 +83,7 @@ GROUPED = replace(
     block_exponent=4.81,
     tile_cycles=688.0,
     few_parts_cycles=0.0,
+    half_share=1.0,
     epilogue_cycles=9.83,
     part_cycles=133.0,
     l2_share=0.208,

@@ -58,6 +58,26 @@ def block_in_flight(band: float, grid_cols: int, clusters: float, grid_rows: flo
     return min(band + others / grid_cols, grid_rows, clusters), min(1.0 + others / band, grid_cols)
 
 
+def refetched_bytes(
+    product: tuple[int, int, int], tile: tuple[int, int], band: int, clusters: int, capacity: float
+) -> float:
+    """Operand bytes of an M x N x K product that are read from device memory more than once.
+
+    The tiles of a round are a block of the tile grid, and read the rows of A and of B that this block touches. The next
+    rounds find in L2 what is still there of them.
+    """
+    (m, n, k), (rows, cols) = product, tile
+    least = (m + n) * k
+    # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
+    misses = min(least / capacity - 1.0, 1.0)
+    if misses <= 0.0:
+        return 0.0
+    grid_rows, grid_cols = -(-m // rows), -(-n // cols)
+    down, across = block_in_flight(band, grid_cols, clusters, grid_rows)
+    blocks = max(grid_rows * grid_cols / clusters, 1.0)
+    return max(blocks * (down * rows + across * cols) * k - least, 0.0) * misses
+
+
 def streamed_rows(problem: Problem, config: TileConfig) -> int:
     """Up to how many rows B leaves L2 first, whatever the problem's M is; 0 if it never does.
 

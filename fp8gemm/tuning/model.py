@@ -19,11 +19,11 @@ from dataclasses import field
 
 from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import SCALE_BLOCK
-from fp8gemm.tuning.candidates import MANY_ROWS
+from fp8gemm.tuning.candidates import MANY_ROWS, divides_last_round
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
-from fp8gemm.tuning.l2 import STREAMED_FROM, block_in_flight, raster_band, streamed_rows
+from fp8gemm.tuning.l2 import STREAMED_FROM, raster_band, refetched_bytes, streamed_rows
 from fp8gemm.tuning.problem import Problem, Scaling
 
 REFERENCE_MHZ = 1400.0
@@ -73,6 +73,7 @@ class Cost:
     tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
     rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
     filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")
+    spared: float = cost_term("rounds and tail", "rounds", "of the last one, where two CTAs divide each of its tiles")
     energy_mj: float = cost_term("energy", "mJ", "MACs, promotions, L2 and DRAM bytes, times their energy at 1400 MHz")
     clock_mhz: float = cost_term("energy", "MHz", "highest at which energy / time stays in the power limit")
     burst_mhz: float = cost_term("in a burst", "MHz", "clock_mhz at the power that some milliseconds may draw")
@@ -80,7 +81,7 @@ class Cost:
     sm_us: float = cost_term(
         "time",
         "us",
-        "(rounds * tile_cycles + those between) / clock_mhz + last output / drain rate; less if B is streamed",
+        "((rounds - spared) * tile_cycles + those between) / clock_mhz + last output / drain; less if B is streamed",
         part=True,
     )
     l2_us: float = cost_term("time", "us", "rounds * tile's bytes / L2 rate of an SM; less if B is streamed", part=True)
@@ -164,9 +165,8 @@ class Predictor:
         self._promotions_of_row = problem.n * problem.k_blocks
         self._bytes_of_row, self._bytes_of_weight = problem.row_bytes, problem.weight_bytes
         self._cluster_size, self._raster_band = config.cluster_size, raster_band(config, problem.n)
-        self._rows_of_cluster = config.block_m * config.cluster_m
-        self._cols_of_cluster = config.block_n * config.cluster_n
-        self._cluster_cols = -(-problem.n // self._cols_of_cluster)
+        self._tile_of_cluster = config.block_m * config.cluster_m, config.block_n * config.cluster_n
+        self._cluster_cols = -(-problem.n // self._tile_of_cluster[1])
         self._clusters = chip.clusters(config.cluster_size)
         self._l2_capacity = constants.l2_share * chip.l2_bytes
         self._power_limit = chip.power_watts - constants.idle_watts
@@ -177,11 +177,12 @@ class Predictor:
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
         self._streamed_rows = streamed_rows(problem, config)
+        self._divides = divides_last_round(problem, config)
 
     def total_us(self, m: int, limit: float = math.inf) -> float:
         """`Cost.total_us` for so many rows; infinity instead, sooner, if it cannot be less than a limit."""
         # NOTE: a norm is at least its largest value, and no clock is higher than the highest.
-        if self._overhead_us + self._share(m) * self._rounds(m) * self._least_us_of_round >= limit:
+        if self._overhead_us + self._share(m) * (self._rounds(m) - self._spared(m)) * self._least_us_of_round >= limit:
             return math.inf
         sm_us, l2_us, dram_us = self.times_us(m)
         if self._overhead_us + max(sm_us, l2_us, dram_us) >= limit:
@@ -217,6 +218,7 @@ class Predictor:
             tiles=cluster_tiles * self._cluster_size,
             rounds=rounds,
             filled=cluster_tiles / (rounds * self._clusters),
+            spared=self._spared(m),
             energy_mj=energy,
             clock_mhz=clock,
             burst_mhz=burst,
@@ -232,19 +234,30 @@ class Predictor:
         """What is left of the time of SMs and L2 where B leaves L2 first."""
         return self._constants.streamed_share if STREAMED_FROM <= m <= self._streamed_rows else 1.0
 
+    def _tiles(self, m: int) -> int:
+        return -(-m // self._tile_of_cluster[0]) * self._cluster_cols
+
     def _rounds(self, m: int) -> int:
-        return -(-(-(-m // self._rows_of_cluster) * self._cluster_cols) // self._clusters)
+        return -(-self._tiles(m) // self._clusters)
 
     def _cycles(self, m: int, rounds: int) -> float:
         waits = rounds - 1 if m >= MANY_ROWS else 0  # few rows wait for weights anyway
-        return rounds * self._tile.tile_cycles + waits * self._tile.between_cycles
+        return (rounds - self._spared(m)) * self._tile.tile_cycles + waits * self._tile.between_cycles
+
+    def _spared(self, m: int) -> float:
+        """What two CTAs spare of a last round whose tiles they divide: scheduler/last_round.cuh."""
+        tiles = self._tiles(m)
+        divided = self._divides and tiles > self._clusters and 0 < tiles % self._clusters <= self._clusters // 2
+        return 1.0 - self._constants.half_share if divided else 0.0
 
     def _times(self, m: int) -> tuple[int, int, float, float, float, float, float]:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""
         tile, chip = self._tile, self._chip
-        rows, rounds = -(-m // self._rows_of_cluster), self._rounds(m)
-        cluster_tiles = rows * self._cluster_cols
-        dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + self._refetched_bytes(m, rows)
+        cluster_tiles, rounds = self._tiles(m), self._rounds(m)
+        refetched = refetched_bytes(
+            (m, self._n, self._k), self._tile_of_cluster, self._raster_band, self._clusters, self._l2_capacity
+        )
+        dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + refetched
         energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
         cycles = self._cycles(m, rounds)
         clock = self._clock_mhz(cycles, energy, self._power_limit)
@@ -252,23 +265,6 @@ class Predictor:
         l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
         dram_us = self._constants.dram_latency_us + dram_bytes / chip.dram_bytes_per_us
         return cluster_tiles, rounds, energy, clock, share * (self._drain_us + cycles / clock), l2_us, dram_us
-
-    def _refetched_bytes(self, m: int, rows: int) -> float:
-        """Operand bytes that are read from device memory more than once.
-
-        The tiles of a round are a block of the tile grid, and read the rows of A and of B that this block touches. The
-        next rounds find in L2 what is still there of them.
-        """
-        least = (m + self._n) * self._k
-        # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
-        misses = min(least / self._l2_capacity - 1.0, 1.0)
-        if misses <= 0.0:
-            return 0.0
-        down, across = block_in_flight(self._raster_band, self._cluster_cols, self._clusters, rows)
-        blocks = max(rows * self._cluster_cols / self._clusters, 1.0)
-        touched = down * self._rows_of_cluster + across * self._cols_of_cluster
-        streamed = blocks * touched * self._k
-        return max(streamed - least, 0.0) * misses
 
     def _energy_mj(self, m: int, l2_bytes: float, dram_bytes: float) -> float:
         constants = self._constants

@@ -1,4 +1,5 @@
-"""Tiles of a last round that two CTAs divide, on a Hopper GPU: groups of rows, a few CTAs less than they have tiles."""
+"""Tiles of a last round that two CTAs divide, on a Hopper GPU, a few CTAs less than there are tiles: of groups of rows
+by their rows, of single products by their columns."""
 
 from __future__ import annotations
 
@@ -8,8 +9,12 @@ from torch import Tensor
 
 import fp8gemm
 from fp8gemm import settings
+from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.config import Tile
+from fp8gemm.tuning.problem import OutputType, Problem
+from tests import cases
 from tests.calls import same_bits
+from tests.gpu.faults.support import launch, make_kernels, nans
 from tests.grouped import ContiguousCase, MaskedCase, contiguous_case, masked_case
 from tests.orientation import choose_tile
 
@@ -46,3 +51,21 @@ def test_the_bits_are_those_of_a_single_round(layout, block_n, n, device, seed, 
         with settings.scope(num_sms=tiles - left):
             for _ in range(REPEATS):
                 assert same_bits(multiply(case), whole), f"{case}, {left} of {tiles} tiles left over"
+
+
+@pytest.mark.parametrize("output", [OutputType.BFLOAT16, OutputType.FLOAT16], ids=lambda output: output.value)
+@pytest.mark.parametrize("n", [576, 704, 768])
+def test_columns_of_a_tile_that_two_ctas_divide(n, output, device, seed):
+    """Of the last tile's columns the right half has none, a part, or all."""
+    problem = Problem(1500, n, 2576, output)
+    config = labelled_config("128x256-s4", problem)
+    case = cases.signed(problem.m, n, problem.k, seed=seed, device=device)
+    (kernel,) = make_kernels([(problem, config)], device)
+    whole = launch(kernel, case, nans(problem, device))
+    case.check(whole).raise_if_failed(case)
+    tiles = TILES_M * -(-n // 256)
+    for left in (1, 2, 7, tiles // 3, tiles // 3 + 1):
+        (kernel,) = make_kernels([(problem, config)], device, num_sms=tiles - left)
+        for _ in range(REPEATS):
+            out = launch(kernel, case, nans(problem, device))
+            assert same_bits(out, whole), f"{case}, {left} of {tiles} tiles left over"

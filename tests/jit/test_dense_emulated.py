@@ -69,6 +69,8 @@ WANTED = [
     (Problem(60, 101, 1168, F32, PREDICATED, **ADDED), "192x96-s3"),
     (Problem(192, 304, 784), "192x128-split2"),
     (Problem(400, 304, 1168, F32, StoreKind.TMA, **ADDED), "192x128-split2"),
+    (Problem(400, 256, 656), "128x256-s4"),  # four tiles for three CTAs: two divide the columns of the last
+    (Problem(150, 320, 1168), "128x256-s4"),  # whose right half has none here
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M and N are zeroed."""
@@ -108,6 +110,10 @@ FAULTS = {
     "split-sums-sent-too-early": 10,
     "split-bytes-expected-too-many": 10,
     "split-cluster-never-joined": 10,
+    "half-columns-of-the-left": 41,
+    "half-columns-of-b-of-the-left": 41,
+    "half-columns-scaled-as-the-left": 41,
+    "half-columns-awaited-whole": 41,
 }
 """Mutants, and of `WANTED` a product that each breaks."""
 SEEDS = range(4)

@@ -18,10 +18,10 @@ _SUBNORMAL = (f"{_GEMM}::test_extreme_scales_everywhere[1.1754943508222875e-38-3
 _K_LOOP = "for (; step < tile.steps(); ++step) {\n"
 _ONE_MORE = _K_LOOP.replace("<", "<=")
 _ZEROES = """\
-                const bool zeroes = kZeroesMissingRows && !tile.is_half && tile.rows_of_product(m_) >= kManyRows &&
-                                    step / Config::kStages == 1;
+            const bool zeroes = kZeroesMissingRows && !tile.is_half && !tile.is_half_wide &&
+                                tile.rows_of_product(m_) >= kManyRows && step / Config::kStages == 1;
 """
-_LOADS = "                load<kIsStreamed>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);"
+_LOADS = "            load<kOfB>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);"
 _LAST_STEP = "minimum(step, tile.steps() - 1)"
 
 # A wave is started where the tile's sums are known.
@@ -35,7 +35,7 @@ _SUMS_AT_THE_START = (
 )
 _MULTIPLY_WAVE = "operands_.multiply(flight.stage, m, n, flight.block_sums);"
 _PROMOTE_AT_THE_END = f"""\
-        if (chunk.first_step + wave_of_chunk / kWavesPerStep + 1 == kSteps) {{
+        if (chunk.first_step + wave_of_chunk / kPerStep + 1 == kSteps) {{
             float block_sums[Shape::kWaveRegisters];
             for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {{
                 asm volatile("" : "+f"(accumulators[m][n][i]));

@@ -116,6 +116,7 @@ SAMPLES = {
     "border": _product(_PROBLEM, TileConfig(128, 96, 3, waves_in_flight=2)),
     "border_copies": _product(_PROBLEM, TileConfig(128, 96, 3)),
     "cluster_m": _product(_PROBLEM, replace(_TILE, cluster_m=2)),
+    "half_columns": _product(replace(_PROBLEM, n=576), TileConfig(128, 256, 4, staging_slots=3)),
     "cluster_n": _product(_PROBLEM, replace(_TILE, cluster_n=2)),
     "predicated": _product(replace(_PROBLEM, n=577, store=StoreKind.PREDICATED), _TILE),
     "float16": _product(replace(_PROBLEM, output=OutputType.FLOAT16), _TILE),

@@ -29,7 +29,7 @@ _ADVANCE = """\
 _LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"
 _READERS = "Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, operands.stage_bytes()"
-_FILL = "        copies_.template fill<kIsStreamed>("
+_FILL = "        copies_.template fill<kOfB>("
 _SLOT = "        const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();\n"
 # What a wave's products are made of, kept until the wave is finished.
 _FACTORS = (
@@ -46,14 +46,14 @@ _FACTORS = (
 )
 _SOURCE = "&stages_.scales.a[flight.slot][first_row_ + m * Shape::kWaveM];"
 _RELEASE = """\
-        if (wave == kWavesPerStep - 1) {
+        if (wave == kPerStep - 1) {
             if constexpr (Scales::kKeeps && !kPromotionReadsStage) {
                 release_.wait_for(release_.pending(scales_.kept()));
             }
             release_.release(flight.full);
         }
 """
-_LOOKS = "        if (wave == kWavesPerStep - 1) {\n            look_ahead();\n"
+_LOOKS = "        if (wave == kPerStep - 1) {\n            look_ahead();\n"
 _LATE_PRODUCTS = "const auto late = scales_.products(flight.slot, flight.k_block, n,"
 _PROMOTE_LATE = PROMOTE.replace("flight.products", "late")
 _FINISH = "finish_wave<kInFlight - 1>(waves, wave + 1 - kInFlight, chunk, flights, sums);"

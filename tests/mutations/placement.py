@@ -17,21 +17,21 @@ _SLOTS = "kSlots = Config::kStagingSlots;"
 _RING_BLOCKS = "kRingBlocks = Config::kStages * Config::kWarpgroupsK;"
 
 
-def _schedule(name: str, what: str, *edits: Edit) -> Mutant:
+def _schedule(name: str, what: str, *edits: Edit, sample: str = "cluster_m") -> Mutant:
     """The scheduler's headers are compiled for the host too, so their faults need no GPU."""
-    return Mutant(name, what, edits, _SCHEDULE, gpu=False, sample="cluster_m")
+    return Mutant(name, what, edits, _SCHEDULE, gpu=False, sample=sample)
 
 
 _SCHEDULES = (
     _schedule(
         "last-tile-dropped",
         "the last cluster tile is never computed",
-        Edit(_PERSISTENT, "index >= num_m * kNumN", "index + 1 >= num_m * kNumN"),
+        Edit(_PERSISTENT, "place >= num_m * kNumN", "place + 1 >= num_m * kNumN"),
     ),
     _schedule(
         "tile-computed-twice",
         "a cluster's second tile is the first tile of all again",
-        Edit(_PERSISTENT, "banded_raster(index, num_m", "banded_raster(index == num_clusters ? 0 : index, num_m"),
+        Edit(_PERSISTENT, "banded_raster(place, num_m", "banded_raster(place == num_clusters ? 0 : place, num_m"),
     ),
     _schedule(
         "raster-transposed",
@@ -53,6 +53,63 @@ _SCHEDULES = (
         "last-columns-dropped",
         "the number of tile columns is rounded down",
         Edit(_PERSISTENT, "kNumN = ceil_div(Config::kN, kClusterTileN)", "kNumN = Config::kN / kClusterTileN"),
+    ),
+)
+
+
+_LAST_ROUND = "scheduler/last_round.cuh"
+_HALVES = "tests/gpu/test_halves.py::test_columns_of_a_tile_that_two_ctas_divide[704-bfloat16]"
+_COLUMNS = (
+    _schedule(
+        "half-columns-of-the-left",
+        "both CTAs that divide a tile have its left half",
+        Edit(_PERSISTENT, "tile.take_half(half % 2 * (Config::kBlockN / 2))", "tile.take_half(0)"),
+        sample="half_columns",
+    ),
+    _schedule(
+        "half-columns-of-too-many-tiles",
+        "a last round is divided whatever tiles it has",
+        Edit(_LAST_ROUND, "left <= num_ctas / 2 ?", "left <= num_ctas ?"),
+        sample="half_columns",
+    ),
+    _schedule(
+        "half-columns-of-the-first-tiles",
+        "the divided tiles are the first of all",
+        Edit(_PERSISTENT, "place = first_divided + half / 2;", "place = half / 2;"),
+        sample="half_columns",
+    ),
+    Mutant(
+        "half-columns-of-b-of-the-left",
+        "B of a right half is that of the left one",
+        (
+            Edit(
+                "scheduler/tile.cuh",
+                "row_of_b() const { return first_col(); }",
+                "row_of_b() const { return n * Config::kBlockN; }",
+            ),
+        ),
+        (_HALVES,),
+        sample="half_columns",
+    ),
+    Mutant(
+        "half-columns-scaled-as-the-left",
+        "the scales of B of a right half are those of the left one",
+        (
+            Edit(
+                "mainloop/block_scales.cuh",
+                "tile.first_col() + first_col_;",
+                "tile.first_col() / 256 * 256 + first_col_;",
+            ),
+        ),
+        (_HALVES,),
+        sample="half_columns",
+    ),
+    deadlock(
+        "half-columns-awaited-whole",
+        "who stores half of a tile waits for all of its parts",
+        Edit("epilogue/tma_store.cuh", "tile.is_half_wide ? kParts / 2 : kParts;", "kParts;"),
+        tests=(_HALVES,),
+        sample="half_columns",
     ),
 )
 
@@ -152,4 +209,4 @@ _LOADS = (
     ),
 )
 
-MUTANTS = _SCHEDULES + _BELIEFS + _LOADS
+MUTANTS = _SCHEDULES + _COLUMNS + _BELIEFS + _LOADS

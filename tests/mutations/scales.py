@@ -11,15 +11,15 @@ _EXACT = ("tests/gpu/test_gemm.py::test_other_data[distinct_scales-333-7168-512]
 _ROWS = ("tests/gpu/faults/values.py::test_fault_10_a_power_of_two_of_its_own_in_every_scale_block[1d1d-bfloat16]",)
 
 _RUN = "            multiplier.run(walk.tile, params.m, accumulators);\n"
-_AT_A_STEP = "if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {"
+_AT_A_STEP = "if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kPerStep) == 0) {"
 _ADVANCE = """\
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
-            scales_.advance(chunk.first_step + kWaves / kWavesPerStep);
+            scales_.advance(chunk.first_step + kWaves / kPerStep);
         }
 """
-_STARTS = "        Flight& flight = flights[wave_of_chunk % kInFlight];\n"
-_K_BLOCK = "k_block = chunk.first_step + wave_of_chunk / kWavesPerStep;"
-_OF_THE_NEXT = "scales_.keep(flights[(wave_of_chunk + 1) % kInFlight].products.slot);"
+_STARTS = "        Flight& flight = flights[wave_of_chunk % kFlights];\n"
+_K_BLOCK = "k_block = chunk.first_step + wave_of_chunk / kPerStep;"
+_OF_THE_NEXT = "scales_.keep(flights[(wave_of_chunk + 1) % kFlights].products.slot);"
 _FINISHED = "            const typename Schedule::Tile finished = walk.tile;\n"
 _NEXT = "            walk.advance();\n"
 _BEGIN = "            if (walk.more) {\n                multiplier.begin(walk.tile);\n            }\n"
@@ -192,7 +192,7 @@ _BORDERS = (
 
 
 def _scaled_as_the_first(chunk: str) -> Edit:
-    first = f"(kWaves == Chunks::{chunk} * kWavesPerStep ? 0 : chunk.first_step)"
+    first = f"(kWaves == Chunks::{chunk} * kPerStep ? 0 : chunk.first_step)"
     return Edit(_MULTIPLY, _K_BLOCK, _K_BLOCK.replace("chunk.first_step", first))
 
 
@@ -200,7 +200,7 @@ _MOMENTS = (
     Mutant(
         "scales-of-the-other-wave",
         "of two waves in flight each is promoted with the scales of the other",
-        (Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.", "flights[(wave_of_chunk + 1) % kInFlight].", 1)),),
+        (Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.", "flights[(wave_of_chunk + 1) % kFlights].", 1)),),
         under("128x128"),
     ),
     Mutant(

@@ -12,7 +12,7 @@ struct Config {
     static constexpr fp8gemm::uint32_t kGroups = kGroups_, kN = kN_, kK = kK_, kBlockM = kBlockM_, kBlockN = kBlockN_;
     static constexpr fp8gemm::uint32_t kClusterM = kClusterM_, kClusterN = kClusterN_, kRasterBand = kBand;
     static constexpr fp8gemm::uint32_t kBlockK = 128, kWarpgroupsM = 1, kWarpgroupsN = 1, kWarpgroupsK = 1, kSplitK = 1;
-    static constexpr bool kHalves = kHalves_;
+    static constexpr bool kHalves = kHalves_, kHalfColumns = false;
     static constexpr fp8gemm::Addend kC = kAccumulates ? fp8gemm::Addend::kFloat32 : fp8gemm::Addend::kNone;
 };
 

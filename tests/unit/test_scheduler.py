@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from tests.bands import banded, bands
 from tests.host_compiler import compile_for_host
 
-Tile = tuple[int, int]
+Tile = tuple[int, int, int]
+"""m, n, and which of its columns: `WHOLE`, or those of a half."""
+WHOLE, LEFT, RIGHT = range(3)
 Walk = Callable[[int, int], list[Tile]]
 """(cluster, rank) -> the tiles of that CTA, in order."""
 
@@ -36,10 +38,15 @@ class Config:
     cluster_m: int
     cluster_n: int
     band: int
+    half_columns: bool = False
 
     @property
     def cluster_size(self) -> int:
         return self.cluster_m * self.cluster_n
+
+    @property
+    def code(self) -> str:
+        return f"Config<{', '.join(str(value).lower() for value in astuple(self))}>"
 
     def cluster_rows(self, m: int) -> int:
         return -(-m // (self.block_m * self.cluster_m))
@@ -55,6 +62,11 @@ CONFIGS = [
     for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2))
     for block_m, block_n, band in ((128, 128, 16), (256, 128, 16), (64, 256, 1), (64, 64, 3), (128, 256, 100))
 ]
+# Those that divide the last round between CTAs.
+CONFIGS += [
+    Config(n, 128, block_n, 1, 1, band, half_columns=True)
+    for n, block_n, band in ((100, 256, 16), (576, 256, 4), (640, 128, 1), (2112, 256, 8))
+]
 
 
 class DeviceScheduler:
@@ -69,15 +81,15 @@ class DeviceScheduler:
     def walk(self, config: Config, m: int, num_clusters: int) -> Walk:
         def tiles(cluster: int, rank: int) -> list[Tile]:
             capacity = config.cluster_rows(m) * config.cluster_cols + 1
-            pairs = (ctypes.c_uint32 * (2 * capacity))()
+            triples = (ctypes.c_uint32 * (3 * capacity))()
             index = CONFIGS.index(config)
-            count = self._schedule_of(index, m, cluster, num_clusters, rank, capacity, pairs)
+            count = self._schedule_of(index, m, cluster, num_clusters, rank, capacity, triples)
             assert count < capacity, f"cluster {cluster} of {num_clusters} finds no end at M = {m} with {config}"
-            return list(zip(pairs[0 : 2 * count : 2], pairs[1 : 2 * count : 2], strict=True))
+            return list(zip(*(triples[field : 3 * count : 3] for field in range(3)), strict=True))
 
         return tiles
 
-    def raster(self, count: int, num_m: int, num_n: int, band: int, *, first: int = 0) -> list[Tile]:
+    def raster(self, count: int, num_m: int, num_n: int, band: int, *, first: int = 0) -> list[tuple[int, int]]:
         pairs = (ctypes.c_uint32 * (2 * count))()
         self._raster(first, count, num_m, num_n, band, pairs)
         return list(zip(pairs[::2], pairs[1::2], strict=True))
@@ -85,21 +97,33 @@ class DeviceScheduler:
 
 @pytest.fixture(scope="session")
 def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceScheduler:
-    entries = ", ".join(f"walk<Config<{', '.join(map(str, astuple(config)))}>>" for config in CONFIGS)
+    entries = ", ".join(f"walk<{config.code}>" for config in CONFIGS)
     source = f"{HARNESS.read_text()}\nWalk* const kWalks[] = {{{entries}}};\n"
     return DeviceScheduler(compile_for_host(source, tmp_path_factory.mktemp("scheduler")))
 
 
 def model_walk(config: Config, m: int, num_clusters: int) -> Walk:
-    """Cluster tiles are dealt like cards; the CTAs of a cluster divide each cluster tile, row-major by rank."""
+    """Cluster tiles are dealt like cards; the CTAs of a cluster divide each cluster tile, row-major by rank. Where a
+    last round of few tiles is divided, two CTAs have each of them."""
     order = list(banded(config.cluster_rows(m), config.cluster_cols, config.band))
     parts = [(i, j) for i in range(config.cluster_m) for j in range(config.cluster_n)]
 
+    left = len(order) % num_clusters
+    divides = config.half_columns and len(order) > num_clusters and 2 * left <= num_clusters
+    whole = order[: len(order) - left] if divides else order
+    halves = [(*tile, half) for tile in order[len(whole) :] for half in (LEFT, RIGHT)]
+
     def tiles(cluster: int, rank: int) -> list[Tile]:
         i, j = parts[rank]
-        return [(m * config.cluster_m + i, n * config.cluster_n + j) for m, n in order[cluster::num_clusters]]
+        found = [(m * config.cluster_m + i, n * config.cluster_n + j, WHOLE) for m, n in whole[cluster::num_clusters]]
+        return found + [tile for tile in halves[cluster : cluster + 1] if first_col(config, tile) < config.n]
 
     return tiles
+
+
+def first_col(config: Config, tile: Tile) -> int:
+    _, n, half = tile
+    return n * config.block_n + (config.block_n // 2 if half == RIGHT else 0)
 
 
 def check_properties(walk: Walk, config: Config, m: int, num_clusters: int) -> None:
@@ -112,12 +136,16 @@ def check_properties(walk: Walk, config: Config, m: int, num_clusters: int) -> N
         lengths.append(len(members[0]))
         assert len({len(tiles) for tiles in members}) == 1, "CTAs of a cluster would wait for each other forever"
         for step in zip(*members, strict=True):
-            places = {(m // config.cluster_m, n // config.cluster_n) for m, n in step}
+            places = {(m // config.cluster_m, n // config.cluster_n) for m, n, _ in step}
             assert len(places) == 1, f"CTAs of a cluster share operands of one cluster tile, not of {places}"
-            assert any(m < rows and n < cols for m, n in step), f"{step} lies past the {rows} x {cols} tiles"
-            visits.update(step)
+            assert any(m < rows and first_col(config, (m, n, half)) < config.n for m, n, half in step), (
+                f"{step} is outside"
+            )
+            visits.update((m, n, each) for m, n, half in step for each in ((LEFT, RIGHT) if half == WHOLE else (half,)))
     assert set(visits.values()) <= {1}, [tile for tile, count in visits.items() if count > 1]
-    assert {(m, n) for m, n in visits if m < rows and n < cols} == {(m, n) for m in range(rows) for n in range(cols)}
+    wanted = {(m, n, half) for m in range(rows) for n in range(cols) for half in (LEFT, RIGHT)}
+    inside = {tile for tile in wanted if first_col(config, tile) < config.n}
+    assert visits.keys() & wanted >= inside
     assert max(lengths) - min(lengths) <= 1
 
 
@@ -215,3 +243,19 @@ def test_no_band_wraps_around(device: DeviceScheduler, num_n: int, band: int, da
         top, height = (top + upper, rows_left - upper) if is_last else (top, upper)
     columns_before = num_n - 1 - n if number % 2 else n
     assert index == top * num_n + columns_before * height + m - top
+
+
+def test_only_a_last_round_of_few_tiles_is_divided(device: DeviceScheduler) -> None:
+    """Nine columns of tiles, of which the last has no right half."""
+    config = next(each for each in CONFIGS if each.half_columns and each.n == 2112)
+
+    def halves(num_clusters: int) -> list[Tile]:
+        walk = device.walk(config, 300, num_clusters)
+        assert all(tile[2] == WHOLE for cluster in range(num_clusters) for tile in walk(cluster, 0)[:-1])
+        last = [walk(cluster, 0)[-1] for cluster in range(num_clusters) if walk(cluster, 0)]
+        return [tile for tile in last if tile[2] != WHOLE]
+
+    assert halves(27) == halves(28) == halves(100) == [], "the only round"
+    assert halves(16) == halves(9) == [], "eleven of sixteen, and none"
+    assert halves(13) == [(2, 8, LEFT)], "one tile over, whose right half has no columns"
+    assert halves(12) == [(0, 8, LEFT), (1, 8, LEFT), (2, 8, LEFT)]

@@ -33,6 +33,7 @@ struct Config {
     static constexpr fp8gemm::uint32_t kN = kN_, kK = kK_, kBlockM = kBlockM_, kBlockN = kBlockN_, kBlockK = 128;
     static constexpr fp8gemm::uint32_t kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_, kWarpgroupsK = 1;
     static constexpr fp8gemm::uint32_t kClusterM = 1, kClusterN = 1, kSplitK = kSplitK_;
+    static constexpr bool kHalfColumns = false;
 };
 
 template <class Config>

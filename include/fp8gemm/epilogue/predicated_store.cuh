@@ -14,6 +14,7 @@ class PredicatedStore {
     using Shape = TileShape<Config>;
     using Element = OutputElement<Config::kOutput>;
     using Storage = typename Element::Storage;
+    static_assert(!Config::kHalfColumns, "columns of half a tile are stored by TMA");
 
 public:
     static constexpr uint32_t kStoreWarps = 0;

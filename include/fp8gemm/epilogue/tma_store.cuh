@@ -43,6 +43,8 @@ protected:
     /// Stores that may still be reading their slots when the next part is waited for: those of the slots that a batch, which
     /// is handed over when the last of its own is filled, does not need.
     static constexpr uint32_t kReading = minimum(kSlots - kBatch, kParts - 1);
+    static_assert(!Config::kHalfColumns || (Shape::kWavesM == 1 && kParts % 2 == 0 && kReading <= kParts / 2),
+                  "half of a tile's columns are the first half of each warpgroup's parts");
     using Ring = BarrierRing<kSlots>;
     using Prefetch = AddendPrefetch<Config>;
 
@@ -60,6 +62,12 @@ protected:
         constexpr uint32_t kChunkMask = kRowBytes / 16 - 1;
         const uint32_t offset = row * kRowBytes + col * kElementBytes;
         return offset ^ ((offset / 128 & kChunkMask) * 16);
+    }
+
+    /// Parts of a tile that a warpgroup stages: of half of its columns (scheduler/last_round.cuh) the first.
+    template <class Tile>
+    static FP8GEMM_DEVICE uint32_t parts_of(const Tile& tile) {
+        return tile.is_half_wide ? kParts / 2 : kParts;
     }
 
     static_assert(Config::kN * kElementBytes % 16 == 0,
@@ -98,11 +106,24 @@ public:
         FP8GEMM_DEVICE void write(const Tile& tile, const Addends<Config>& addends,
                                   typename Shape::Accumulators& accumulators) {
             this->mark_tile(tile);
+            if (tile.is_half_wide) {
+                // There is no tile behind it. So this writer's slots stay constants of the kernel: those of whole tiles.
+                Writer last = *this;
+                last.template write_parts<kParts / 2>(tile, addends, accumulators);
+            } else {
+                write_parts<kParts>(tile, addends, accumulators);
+            }
+        }
+
+    private:
+        template <uint32_t kFirst, class Tile>
+        FP8GEMM_DEVICE void write_parts(const Tile& tile, const Addends<Config>& addends,
+                                        typename Shape::Accumulators& accumulators) {
 #pragma unroll
-            for (uint32_t first = 0; first < kParts; first += kBatch) {
+            for (uint32_t first = 0; first < kFirst; first += kBatch) {
                 auto filled = state_;
 #pragma unroll
-                for (uint32_t i = first; i < minimum(first + kBatch, kParts); ++i) {
+                for (uint32_t i = first; i < minimum(first + kBatch, kFirst); ++i) {
                     const Part<kPartCols> part{i / kPartsN * kPartRows, i % kPartsN * kPartCols};
                     this->mark(Activity::kWaitSlot, i);
                     ring_.wait_empty(state_);
@@ -116,7 +137,7 @@ public:
                 ptx::fence_proxy_async();
                 __syncwarp();
 #pragma unroll
-                for (uint32_t i = first; i < minimum(first + kBatch, kParts); ++i) {
+                for (uint32_t i = first; i < minimum(first + kBatch, kFirst); ++i) {
                     if (ptx::lane_index() == 0) {
                         ptx::mbarrier_arrive(&ring_.full[filled.stage]);
                     }
@@ -125,7 +146,6 @@ public:
             }
         }
 
-    private:
         /// Stages a part, 16 columns at a time.
         FP8GEMM_DEVICE void stage(Part<kPartCols> part, const typename Shape::Accumulators& accumulators) {
 #pragma unroll
@@ -191,7 +211,7 @@ public:
                 const uint32_t first_col = tile.col_of_d() + origin.col;
                 auto oldest = state;
 #pragma unroll 1
-                for (uint32_t part = 0; part < kParts; ++part) {
+                for (uint32_t part = 0; part < parts_of(tile); ++part) {
                     trace.mark(Activity::kWaitStaged, part);
                     ring.wait_full(state);
                     trace.mark(Activity::kStore, part);

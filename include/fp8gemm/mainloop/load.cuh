@@ -20,8 +20,9 @@ namespace fp8gemm {
 /// counts and K is long, the tile's second pass over the ring, for which nobody waits, asks for these rows too, and leaves
 /// zeros to the others.
 ///
-/// Up to Config::kStreamedRows rows B leaves L2 first (fp8gemm/tuning/l2.py), in loops of their own: a branch inside makes
-/// B late (2 % of 256x4096x7168, in turn, H200, 2026-11-27). Without the hint in the first steps 64 to 128x7168x2048 take
+/// Up to Config::kStreamedRows rows B leaves L2 first (fp8gemm/tuning/l2.py). Tiles of which B is asked for in another way
+/// have loops of their own: a branch inside makes B late (2 % of 256x4096x7168, in turn, H200, 2026-11-27; 1 % of products of
+/// 128x256 in bursts, 2026-11-29). Without the hint in the first steps 64 to 128x7168x2048 take
 /// 3 to 4 % longer, 64x2112x7168 6, and others up to 4 % less (in turn, one output for all calls, H100, 2026-11-27).
 template <class Config>
 class OperandLoader : Tracer<Config, Track::kLoad> {
@@ -29,6 +30,11 @@ class OperandLoader : Tracer<Config, Track::kLoad> {
     using Stages = OperandStages<Config>;
     using Copies = OperandCopies<Config>;
     using Ring = BarrierRing<Config::kStages>;
+
+    using OfB = typename Copies::OfB;
+    static constexpr OfB kPieces = OfB::kInPieces;
+    template <bool kIsStreamed>
+    static constexpr OfB kOther = kIsStreamed ? OfB::kStreamed : OfB::kWhole;
 
     /// Steps that `begin`, which waits for no stage, asks for if the first tile has as many: two gain less (H200, 2026-11-25).
     static constexpr uint32_t kFirstSteps = minimum(4u, Config::kStages);
@@ -92,9 +98,19 @@ private:
     template <bool kIsStreamed, class Tile>
     static FP8GEMM_DEVICE void begin_as(const Copies& copies, const typename Copies::Operands& operands,
                                         const Tile& tile) {
+        if (operands.has_b_in_pieces()) {
+            begin_tile<kPieces>(copies, operands, tile);
+        } else {
+            begin_tile<kOther<kIsStreamed>>(copies, operands, tile);
+        }
+    }
+
+    template <OfB kOfB, class Tile>
+    static FP8GEMM_DEVICE void begin_tile(const Copies& copies, const typename Copies::Operands& operands,
+                                          const Tile& tile) {
 #pragma unroll 1
         for (uint32_t step = 0; step < minimum(kFirstSteps, tile.steps()); ++step) {
-            copies.template fill<kIsStreamed>(tile, operands, step, step, [](uint32_t) {});
+            copies.template fill<kOfB>(tile, operands, step, step, [](uint32_t) {});
         }
     }
 
@@ -112,13 +128,25 @@ private:
                 }
                 has_begun = false;
             }
-            // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
-#pragma unroll 1
-            for (; step < tile.steps(); ++step) {
-                const bool zeroes = kZeroesMissingRows && !tile.is_half && tile.rows_of_product(m_) >= kManyRows &&
-                                    step / Config::kStages == 1;
-                load<kIsStreamed>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);
+            if (operands.has_b_in_pieces()) {
+                load_tile<kPieces>(tile, operands, step);
+            } else {
+                typename Schedule::Tile whole = tile;
+                whole.take_all();
+                load_tile<kOther<kIsStreamed>>(whole, copies_.with_whole_b(operands), step);
             }
+        }
+    }
+
+    /// Its steps from `step` on.
+    template <OfB kOfB, class Tile>
+    FP8GEMM_DEVICE void load_tile(const Tile& tile, const typename Copies::Operands& operands, uint32_t step) {
+        // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
+#pragma unroll 1
+        for (; step < tile.steps(); ++step) {
+            const bool zeroes = kZeroesMissingRows && !tile.is_half && !tile.is_half_wide &&
+                                tile.rows_of_product(m_) >= kManyRows && step / Config::kStages == 1;
+            load<kOfB>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);
         }
     }
 
@@ -130,12 +158,12 @@ private:
         state_.advance();
     }
 
-    template <bool kIsStreamed, class Tile>
+    template <OfB kOfB, class Tile>
     FP8GEMM_DEVICE void load(const Tile& tile, const typename Copies::Operands& operands, uint32_t step) {
         this->mark(Activity::kWaitEmpty, step * Stages::kBlocksPerStage);
         ring_.wait_empty(state_);
-        copies_.template fill<kIsStreamed>(tile, operands, step, state_.stage,
-                                           [this](uint32_t block) { this->mark(Activity::kLoad, block); });
+        copies_.template fill<kOfB>(tile, operands, step, state_.stage,
+                                    [this](uint32_t block) { this->mark(Activity::kLoad, block); });
         if (tile.is_half) {
             release_for_second_warpgroup();
         }

@@ -29,6 +29,7 @@
 #include "fp8gemm/mainloop/block_scales.cuh"
 #include "fp8gemm/mainloop/chunk_loops.cuh"
 #include "fp8gemm/mainloop/chunk_plan.cuh"
+#include "fp8gemm/mainloop/first_waves.cuh"
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/scales_ahead.cuh"
@@ -69,7 +70,6 @@ public:
         uint32_t full;     ///< address of the stage's full barrier
         uint32_t pending;  ///< 0, once its scales that are in registers have been loaded
     };
-    using Flights = Flight[kInFlight];
 
 private:
     Stages& stages_;
@@ -123,7 +123,9 @@ public:
         if constexpr (Scales::kAhead) {
             scales_.fetch(0);
         }
-        if constexpr (Chunks::kStepsVary) {
+        if (tile.is_half_wide) {
+            multiply_first_waves<Config::kHalfColumns>(*this, accumulators);
+        } else if constexpr (Chunks::kStepsVary) {
             multiply_varying<Chunks>(*this, is_behind(), ptx::same_in_warp(tile.steps()), accumulators);
         } else {
             multiply_up_to<Chunks::kBorderRange>(accumulators);
@@ -144,15 +146,10 @@ private:
     FP8GEMM_DEVICE uint32_t of_tile(uint32_t k_block) const { return k_block * Config::kWarpgroupsK + share(); }
 
     FP8GEMM_DEVICE static void clear(typename Shape::Accumulators& accumulators) {
+        float* sums = &accumulators[0][0][0];
 #pragma unroll
-        for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
-#pragma unroll
-            for (uint32_t n = 0; n < Shape::kWavesN; ++n) {
-#pragma unroll
-                for (uint32_t i = 0; i < Shape::kWaveRegisters; ++i) {
-                    accumulators[m][n][i] = 0.0f;
-                }
-            }
+        for (uint32_t i = 0; i < sizeof(accumulators) / sizeof(float); ++i) {
+            sums[i] = 0.0f;
         }
     }
 
@@ -190,18 +187,18 @@ private:
     FP8GEMM_DEVICE bool is_behind() const { return Chunks::kStaggers && warpgroup_ % 2 == 1; }
 
 public:
-    /// With the first wave of a K block, waits for the block's stage.
+    /// With the first wave of a K block, waits for the block's stage. Of `kPerStep` waves in each.
     ///
     /// Weight scales advance beside a multiplication: the one just started, or with two in flight the one before. Scales
     /// that are ahead are asked for with the last wave of the K block before, if the stage is full by then.
-    template <uint32_t kWaves>
-    FP8GEMM_DEVICE void start(uint32_t wave_of_chunk, Chunk chunk, Flights& flights) {
-        if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kWavesPerStep) == 0) {
-            scales_.advance(chunk.first_step + wave_of_chunk / kWavesPerStep);
+    template <uint32_t kWaves, uint32_t kPerStep = kWavesPerStep, uint32_t kFlights>
+    FP8GEMM_DEVICE void start(uint32_t wave_of_chunk, Chunk chunk, Flight (&flights)[kFlights]) {
+        if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kPerStep) == 0) {
+            scales_.advance(chunk.first_step + wave_of_chunk / kPerStep);
         }
-        Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t k_block = chunk.first_step + wave_of_chunk / kWavesPerStep;
-        const uint32_t wave = wave_of_chunk % kWavesPerStep;
+        Flight& flight = flights[wave_of_chunk % kFlights];
+        const uint32_t k_block = chunk.first_step + wave_of_chunk / kPerStep;
+        const uint32_t wave = wave_of_chunk % kPerStep;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
         if (wave == 0) {
@@ -226,14 +223,14 @@ public:
             }
         }
         flight.pending = release_.pending(__float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]));
-        if (wave == kWavesPerStep - 1) {
+        if (wave == kPerStep - 1) {
             look_ahead();
         }
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
-            scales_.advance(chunk.first_step + kWaves / kWavesPerStep);
+            scales_.advance(chunk.first_step + kWaves / kPerStep);
         }
         if constexpr (Scales::kAhead) {
-            if (wave == kWavesPerStep - 1) {
+            if (wave == kPerStep - 1) {
                 // Of the next tile nothing is known yet.
                 stage_is_full_ = stage_is_full_ && k_block + 1 < Shape::kNumSteps;
                 load_ahead(stage_is_full_);
@@ -243,11 +240,12 @@ public:
     }
 
     /// With the last wave of a K block, once the scales of all its waves have been loaded.
-    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk, const Flights& flights) {
-        const Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t wave = wave_of_chunk % kWavesPerStep;
+    template <uint32_t kPerStep = kWavesPerStep, uint32_t kFlights>
+    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk, const Flight (&flights)[kFlights]) {
+        const Flight& flight = flights[wave_of_chunk % kFlights];
+        const uint32_t wave = wave_of_chunk % kPerStep;
         release_.wait_for(flight.pending);
-        if (wave == kWavesPerStep - 1) {
+        if (wave == kPerStep - 1) {
             if constexpr (Scales::kKeeps && !kPromotionReadsStage) {
                 release_.wait_for(release_.pending(scales_.kept()));
             }
@@ -256,22 +254,22 @@ public:
     }
 
     /// s = scale_a * scale_b; acc = fma(s, block_sum, acc). `kLater` waves have been started behind this one.
-    template <uint32_t kLater>
-    FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights,
+    template <uint32_t kLater, uint32_t kPerStep = kWavesPerStep, uint32_t kFlights>
+    FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flight (&flights)[kFlights],
                                 typename Shape::Accumulators& accumulators) {
-        const Flight& flight = flights[wave_of_chunk % kInFlight];
-        const uint32_t wave = wave_of_chunk % kWavesPerStep;
+        const Flight& flight = flights[wave_of_chunk % kFlights];
+        const uint32_t wave = wave_of_chunk % kPerStep;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
         uint32_t loaded = 0;
-        this->mark(Activity::kPromote, of_tile(chunk.first_step + wave_of_chunk / kWavesPerStep), wave);
+        this->mark(Activity::kPromote, of_tile(chunk.first_step + wave_of_chunk / kPerStep), wave);
         scales_.promote(chunk.borders, n, flight.products, flight.block_sums, accumulators[m][n], loaded);
         if constexpr (kPromotionReadsStage) {
             release_.wait_for(release_.pending(loaded));
         }
         if constexpr (Scales::kKeeps && kLater > 0) {
-            if (wave == kWavesPerStep - 1) {
-                scales_.keep(flights[(wave_of_chunk + 1) % kInFlight].products.slot);
+            if (wave == kPerStep - 1) {
+                scales_.keep(flights[(wave_of_chunk + 1) % kFlights].products.slot);
             }
         }
     }

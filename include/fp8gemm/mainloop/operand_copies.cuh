@@ -16,7 +16,7 @@ namespace fp8gemm {
 /// but takes longer for such a row than for one that it reads: with 64x64 tiles 4096x7168 took 19.5 us for 65 rows and
 /// 12.5 us for 128 (H200, 2026-11-22). What is left in their place, be it NaN, reaches only rows and columns of the output
 /// that are not stored. A group's are followed by those of the next: of its last tiles the rows that there are are asked for
-/// in pieces.
+/// in pieces. So is B of half a tile (scheduler/last_round.cuh).
 template <class Config>
 class OperandCopies {
     using Shape = TileShape<Config>;
@@ -24,14 +24,15 @@ class OperandCopies {
 
     static constexpr uint32_t kPartOfA = Shape::kBlockM / Config::kClusterN;
     static constexpr uint32_t kPartOfB = Shape::kBlockN / Config::kClusterM;
-    /// Whether there are tiles that lie past N, wholly or in part; of groups, the next one's rows follow.
-    static constexpr bool kEndsInsideTile =
-        Config::kGrouping == Grouping::kNone && Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
-    static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
-    /// Rows of a piece of A or B, of a tile where a group of rows or its weight ends; 0 where such tiles are loaded whole.
+    /// Rows of a piece of A or B, of a tile that has fewer rows than a box; 0 where such tiles are loaded otherwise.
     static constexpr uint32_t kPieceOfA = Config::kPieceOfA, kPieceOfB = Config::kPieceOfB;
     static_assert((kPieceOfA == 0 || Config::kClusterN == 1) && (kPieceOfB == 0 || Config::kClusterM == 1),
                   "what a cluster shares is loaded whole");
+    static_assert(!Config::kHalfColumns || kPieceOfB > 0, "half of a tile's B is loaded in pieces");
+    /// Whether there are tiles that lie past N, wholly or in part; of groups, the next one's rows follow.
+    static constexpr bool kEndsInsideTile = Config::kGrouping == Grouping::kNone && kPieceOfB == 0 &&
+                                            Config::kN % (Shape::kBlockN * Config::kClusterN) != 0;
+    static constexpr uint16_t kAllOfCluster = (1u << Shape::kSharers) - 1;
     static constexpr uint32_t kBehindK = Shape::kNumKBlocks * Shape::kBlockK;
 
     /// What a tile's stages hold of an operand.
@@ -42,9 +43,14 @@ class OperandCopies {
     };
 
 public:
+    /// How a tile's rows of B are asked for: all of them, all and so that they leave L2 first, or those that there are.
+    enum class OfB { kWhole, kStreamed, kInPieces };
+
     struct Operands {
         Rows a;
         Rows b;
+
+        FP8GEMM_DEVICE bool has_b_in_pieces() const { return kPieceOfB > 0 && b.present != Shape::kBlockN; }
 
         /// That arrive in a stage, the scales included.
         FP8GEMM_DEVICE uint32_t stage_bytes() const {
@@ -98,10 +104,16 @@ public:
         ptx::prefetch_tensor_map(params.scales_a_map);
     }
 
+    /// The same of a tile that has all of its rows of B: what is asked for is then known when a kernel is compiled.
+    FP8GEMM_DEVICE Operands with_whole_b(Operands operands) const {
+        return kPieceOfB > 0 ? Operands{operands.a, whole_boxes().b} : operands;
+    }
+
     /// The same operands, zeros in the place of what is missing.
     FP8GEMM_DEVICE Operands with_zeros(Operands operands) const {
         if constexpr (Config::kGrouping == Grouping::kNone) {
-            return whole_boxes();
+            const Operands whole = whole_boxes();
+            return kPieceOfB > 0 ? Operands{whole.a, {operands.b.map, 0, operands.b.present}} : whole;
         }
         if (operands.a.present != 0) {  // else all of the tile is passed over
             operands.a.missing = 0;
@@ -118,23 +130,25 @@ public:
             operands.a = in_pieces<Shape::kBlockM, kPieceOfA>(map_a_, map_a_tail_, rows);
         }
         if constexpr (kPieceOfB > 0) {
-            const uint32_t rows = rows_from(tile.first_col(), Config::kN, Shape::kBlockN);
-            operands.b = in_pieces<Shape::kBlockN, kPieceOfB>(map_b_, map_b_tail_, rows);
+            operands.b = pieces_of_b(tile);
         }
         return operands;
     }
 
     FP8GEMM_DEVICE Operands operands_of(PlainTile<Config> tile) const {
         const Rows a = rows_of<Shape::kBlockM, kPartOfA>(map_a_, map_a_tail_, tile.row_of_a(), rank_n_, m_);
+        if constexpr (kPieceOfB > 0) {
+            return {a, pieces_of_b(tile)};
+        }
         if constexpr (!kEndsInsideTile) {
             return {a, whole_boxes().b};
         }
         return {a, rows_of<Shape::kBlockN, kPartOfB>(map_b_, map_b_tail_, tile.row_of_b(), rank_m_, Config::kN)};
     }
 
-    /// Asks for all that a step's stage holds, which is empty, and has its barrier expect it; of B so that it leaves L2 first,
-    /// if it is streamed. `mark` is called ahead of each K block of the tile.
-    template <bool kIsStreamed, class Tile, class Mark>
+    /// Asks for all that a step's stage holds, which is empty, and has its barrier expect it. `mark` is called ahead of each
+    /// K block of the tile.
+    template <OfB kOfB, class Tile, class Mark>
     FP8GEMM_DEVICE void fill(const Tile& tile, const Operands& operands, uint32_t step, uint32_t stage,
                              Mark mark) const {
         uint64_t* full = &stages_.ring.full[stage];
@@ -146,7 +160,7 @@ public:
             if (share != 0) {
                 mark(first + share);
             }
-            load_block<kIsStreamed>(tile, operands, first + share, stage * Stages::kBlocksPerStage + share, full);
+            load_block<kOfB>(tile, operands, first + share, stage * Stages::kBlocksPerStage + share, full);
         }
     }
 
@@ -160,6 +174,13 @@ private:
                       "pieces are whole rows of the swizzle, and make up a box");
         const uint32_t present = ceil_div(rows, kPiece) * kPiece;
         return {present == kRows ? &whole : &piece, kRows - present, present};
+    }
+
+    /// The rows of B that are the columns of a CTA's tile.
+    template <class Tile>
+    FP8GEMM_DEVICE Rows pieces_of_b(const Tile& tile) const {
+        const uint32_t most = tile.is_half_wide ? Shape::kBlockN / 2 : Shape::kBlockN;
+        return in_pieces<Shape::kBlockN, kPieceOfB>(map_b_, map_b_tail_, rows_from(tile.first_col(), Config::kN, most));
     }
 
     /// Of an operand with so many rows, what a tile from `row` on has, of which part `rank` is this CTA's.
@@ -178,7 +199,7 @@ private:
         return row < rows ? minimum(rows - row, most) : 0;
     }
 
-    template <bool kIsStreamed, class Tile>
+    template <OfB kOfB, class Tile>
     FP8GEMM_DEVICE void load_block(const Tile& tile, const Operands& operands, uint32_t block_of_tile, uint32_t slot,
                                    uint64_t* full) const {
         const uint32_t k_block = tile.first_k_block() + block_of_tile;
@@ -195,10 +216,10 @@ private:
         } else if (Shape::kSharers == 1 || operands.a.map != nullptr) {
             load_part<Config::kClusterN, kPartOfA>(stages_.a[slot], *operands.a.map, full, k, row_a, rank_n_);
         }
-        if constexpr (kIsStreamed) {
-            static_assert(Shape::kSharers == 1 && kPieceOfB == 0, "what is shared, or in pieces, has no such copies");
+        if constexpr (kOfB == OfB::kStreamed) {
+            static_assert(Shape::kSharers == 1, "what is shared has no such copies");
             ptx::tma_load_2d(stages_.b[slot], *operands.b.map, full, k, row_b, ptx::evict_first_policy());
-        } else if (kPieceOfB > 0 && operands.b.present != Shape::kBlockN) {
+        } else if constexpr (kOfB == OfB::kInPieces) {
             load_pieces<Shape::kBlockN, kPieceOfB>(stages_.b[slot], operands.b, full, k, row_b);
         } else if (Shape::kSharers == 1 || operands.b.map != nullptr) {
             load_part<Config::kClusterM, kPartOfB>(stages_.b[slot], *operands.b.map, full, k, row_b, rank_m_);

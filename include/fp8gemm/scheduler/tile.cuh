@@ -3,19 +3,20 @@
 #pragma once
 
 #include "fp8gemm/common/tile_shape.cuh"
+#include "fp8gemm/scheduler/last_round.cuh"
 #include "fp8gemm/scheduler/tile_order.cuh"
 
 namespace fp8gemm {
 
 /// A tile of a single product: all places follow from its coordinates.
 template <class Config>
-struct PlainTile : TileCoordinate {
+struct PlainTile : TileCoordinate, ColumnsOfTile<Config::kHalfColumns> {
     static constexpr bool is_half = false;  ///< see GroupedTile
 
     FP8GEMM_HOST_DEVICE uint32_t row_of_a() const { return m * Config::kBlockM; }
-    FP8GEMM_HOST_DEVICE uint32_t row_of_b() const { return n * Config::kBlockN; }
-    /// Of the tile; the scales of B are those of its columns.
-    FP8GEMM_HOST_DEVICE uint32_t first_col() const { return n * Config::kBlockN; }
+    FP8GEMM_HOST_DEVICE uint32_t row_of_b() const { return first_col(); }
+    /// Of those that are the CTA's; the scales of B are those of its columns.
+    FP8GEMM_HOST_DEVICE uint32_t first_col() const { return n * Config::kBlockN + this->cols_before; }
     FP8GEMM_HOST_DEVICE uint32_t row_of_d() const { return m * Config::kBlockM; }
     /// The first column that the CTA writes.
     FP8GEMM_HOST_DEVICE uint32_t col_of_d() const { return first_col(); }
@@ -48,7 +49,7 @@ struct SplitTilePart : PlainTile<Config> {
 
 /// A tile of one group's product. Its coordinates count from the group's first.
 template <class Config>
-struct GroupedTile : TileCoordinate {
+struct GroupedTile : TileCoordinate, ColumnsOfTile<false> {
     static constexpr bool kOfColumns = Config::kGrouping == Grouping::kColumns;
 
     uint32_t group;
