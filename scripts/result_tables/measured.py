@@ -96,6 +96,7 @@ SHOWS = {
     "streamed-weights-h100.json": ("the same, the first steps apart", "tuning.md#weights-that-leave-l2-first"),
     "pieces-h200.json": ("last tiles of groups loaded in pieces", "tuning.md#what-limits-prefill"),
     "halves-h200.json": ("tiles of a last round divided between two CTAs", "tuning.md#what-limits-prefill"),
+    "divided-columns-h200.json": ("the same by columns, in single products", "tuning.md#what-limits-prefill"),
     "passed-over-h200.json": ("rows that are not there, passed over", "tuning.md#what-limits-prefill"),
     "turns-of-the-ring-h200.json": ("straight code of whole turns of the ring", "tuning.md#what-limits-prefill"),
     "place-of-code-h200.json": ("the main loop some bytes further on", "tuning.md#what-limits-prefill"),
