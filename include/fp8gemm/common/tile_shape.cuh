@@ -58,7 +58,8 @@ struct TileShape {
     static_assert(kBlockN % Config::kWarpgroupsN == 0 && kWarpgroupCols % kWaveN == 0, "columns divide into waves");
     static_assert(kWaveN % 16 == 0, "the epilogue stages 16 columns at a time");
     static_assert(kSharers == 1 || Config::kSplitK == 1, "a cluster shares operands or divides K");
-    static_assert(!Config::kHalfColumns || (kClusterSize == 1 && kWavesN == 2 && kWarpgroupCols == kBlockN),
+    static_assert(!Config::kHalfColumns ||
+                      (kClusterSize == 1 && kWavesN == 2 && kWaveN == kScaleBlock && kWarpgroupCols == kBlockN),
                   "half of a tile is one of two waves of each warpgroup, of a CTA of its own");
 
     /// Accumulators of one thread: one row of registers per wave.

@@ -107,9 +107,10 @@ public:
                                   typename Shape::Accumulators& accumulators) {
             this->mark_tile(tile);
             if (tile.is_half_wide) {
-                // There is no tile behind it. So this writer's slots stay constants of the kernel: those of whole tiles.
-                Writer last = *this;
-                last.template write_parts<kParts / 2>(tile, addends, accumulators);
+                // There is no tile behind it. So the slots can stay constants of the kernel: those of whole tiles.
+                const typename Ring::State before = state_;
+                write_parts<kParts / 2>(tile, addends, accumulators);
+                state_ = before;
             } else {
                 write_parts<kParts>(tile, addends, accumulators);
             }
