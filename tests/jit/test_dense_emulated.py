@@ -113,7 +113,7 @@ FAULTS = {
     "half-columns-of-the-left": 41,
     "half-columns-of-b-of-the-left": 41,
     "half-columns-scaled-as-the-left": 41,
-    "half-columns-awaited-whole": 41,
+    "half-columns-stored-in-part": 41,
 }
 """Mutants, and of `WANTED` a product that each breaks."""
 SEEDS = range(4)

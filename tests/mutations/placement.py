@@ -104,11 +104,17 @@ _COLUMNS = (
         (_HALVES,),
         sample="half_columns",
     ),
-    deadlock(
-        "half-columns-awaited-whole",
-        "who stores half of a tile waits for all of its parts",
-        Edit("epilogue/tma_store.cuh", "tile.is_half_wide ? kParts / 2 : kParts;", "kParts;"),
-        tests=(_HALVES,),
+    Mutant(
+        "half-columns-stored-in-part",
+        "of half of a tile's parts only the first half is stored",
+        (
+            Edit(
+                "epilogue/tma_store.cuh",
+                "tile.is_half_wide ? kParts / 2 : kParts;",
+                "tile.is_half_wide ? kParts / 4 : kParts;",
+            ),
+        ),
+        (_HALVES,),
         sample="half_columns",
     ),
 )
