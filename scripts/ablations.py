@@ -21,8 +21,8 @@ _FEEDS = (
     ),
     Edit(
         _COPIES,
-        "            load_block<kIsStreamed>(tile, operands, first + share,",
-        "            if (step < Config::kStages) load_block<kIsStreamed>(tile, operands, first + share,",
+        "            load_block<kOfB>(tile, operands, first + share,",
+        "            if (step < Config::kStages) load_block<kOfB>(tile, operands, first + share,",
     ),
 )
 _PROMOTES = (
