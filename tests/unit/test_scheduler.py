@@ -174,7 +174,7 @@ def test_the_device_schedule_visits_every_tile_once(
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(map(str, astuple(config))))
 @pytest.mark.parametrize("m", [1, 64, 129, 1000, 4096])
 def test_the_device_schedule_is_the_model(device: DeviceScheduler, config: Config, m: int) -> None:
-    for num_clusters in (1, 2, 66, 131):
+    for num_clusters in (1, 2, 5, 66, 131):
         expected, found = model_walk(config, m, num_clusters), device.walk(config, m, num_clusters)
         for cluster in {0, 1, num_clusters // 2, num_clusters - 1} & set(range(num_clusters)):
             for rank in range(config.cluster_size):
