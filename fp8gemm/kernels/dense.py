@@ -32,6 +32,7 @@ class DenseKernel(SingleKernel):
     @staticmethod
     def request(problem: Problem, config: TileConfig) -> KernelRequest:
         """What the JIT must build for a problem under a config."""
+        piece_of_b = _piece_of_b(problem, config)
         return KernelRequest(
             label=request_label(f"dense_{problem.scaling.value}", problem, config.label),
             header="fp8gemm/kernels/dense.cuh",
@@ -43,8 +44,8 @@ class DenseKernel(SingleKernel):
                 *([("raster_band", raster_band(config, problem.n))] if config.split_k == 1 else []),
                 ("streamed_rows", streamed_rows(problem, config)),
                 ("piece_of_a", 0),
-                ("piece_of_b", _piece_of_b(problem, config)),
-                ("half_columns", _piece_of_b(problem, config) > 0),
+                ("piece_of_b", piece_of_b),
+                ("half_columns", piece_of_b > 0),
                 ("shared_bytes", DenseKernel.shared_bytes(problem, config)),
                 ("scaling", problem.scaling),
                 ("grouping", Grouping.NONE),

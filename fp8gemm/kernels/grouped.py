@@ -17,6 +17,7 @@ from fp8gemm.kernels.dense import encode_output
 from fp8gemm.kernels.gemm import GemmKernel, countable, encode_codes, encode_scales, fill_output
 from fp8gemm.kernels.swap_ab import encode_blocks
 from fp8gemm.sizes import SCALE_BLOCK
+from fp8gemm.tuning.candidates import PIECE_ROWS
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.dependent_launch import PLAIN_PRODUCTS
 from fp8gemm.tuning.grouped_config import grouped_shared_bytes, scales_of_box
@@ -29,9 +30,6 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PIECE = 64
-"""Rows of A, and of B these or a multiple, that are loaded at a time where tiles of more have fewer than a box. Smaller
-ones spare more rows, and cost more than that where there are several (docs/tuning.md)."""
 _WHOLE_BAND = 2**16
 """More rows of tiles than a group has: all tokens of a weight's tile follow each other, and find it in L2."""
 
@@ -188,11 +186,11 @@ class GroupedKernel(GemmKernel):
 def _pieces(problem: GroupedProblem, config: TileConfig) -> tuple[int, int]:
     """Rows of the pieces of A and B in which the last tiles of a group, and of its weight, are loaded; 0 if they are
     loaded whole, as is what a cluster shares."""
-    if problem.grouping is Grouping.COLUMNS or config.block_m <= _PIECE:
+    if problem.grouping is Grouping.COLUMNS or config.block_m <= PIECE_ROWS:
         return 0, 0
     of_b = math.gcd(problem.n, config.block_n)
-    usable = of_b < config.block_n and of_b % _PIECE == 0 and config.cluster_m == 1
-    return _PIECE, of_b if usable else 0
+    usable = of_b < config.block_n and of_b % PIECE_ROWS == 0 and config.cluster_m == 1
+    return PIECE_ROWS, of_b if usable else 0
 
 
 def _has_halves(config: TileConfig, piece_of_a: int) -> bool:

@@ -105,8 +105,9 @@ DEEP_RINGS = {Tile(128, 256): 3}
 """From so much K on there are two of these tiles: one trades staging slots, down to so many, for a stage more."""
 DIVIDED_STAGES, PIECE_ROWS = 4, 64
 """Of a ring from which on two CTAs may divide a tile of the last round: half a tile takes its K blocks faster than
-three stages bring them (0.79 instead of 0.67 of a round). And rows of B that half a tile is loaded in whole pieces of,
-as groups' last tiles are (docs/tuning.md)."""
+three stages bring them (0.79 instead of 0.67 of a round). And rows of A,
+and of B these or a multiple, that are loaded at a time where tiles of more have fewer than a box. Smaller pieces spare
+more rows, and cost more than that where there are several (docs/tuning.md)."""
 DEEP_RING_ROUNDS, DEEP_RING_N, DIVIDED_ROUNDS = 1, 2048, 5
 """That with the deeper ring is for up to so many rounds of tiles and at least so many columns, and for up to so many of
 which the last is divided: 5 to 17 % faster at four products of 1.5 to 4.4 rounds (bursts, H200, 2026-11-29). In one
@@ -160,15 +161,21 @@ def is_for_other_sizes(config: TileConfig, problem: Problem) -> bool:
     return problem.n in ns and problem.k in ks
 
 
-def is_of_other_depth(config: TileConfig, problem: Problem, rounds: float) -> bool:
-    """Whether it is one of a tile's two, and the other is for a product of so many rounds of tiles."""
+def has_divided_round(tiles: int, ctas: int) -> bool:
+    """Whether so few tiles are left for a last round that two CTAs may divide each: ``scheduler/last_round.cuh``."""
+    return tiles > ctas and 0 < tiles % ctas <= ctas // 2
+
+
+def is_of_other_depth(config: TileConfig, problem: Problem, tiles: int, num_sms: int) -> bool:
+    """Whether it is one of a tile's two, and the other is for a product of so many tiles."""
     if problem.k < DEEP_RING_K:
         return False
     deep = deep_ring(config.tile, problem.store, problem.output, problem.scaling)
     if deep is None:
         return False
-    is_divided = 0 < rounds % 1 <= 0.5 and rounds <= DIVIDED_ROUNDS and divides_last_round(problem, deep)
-    few_tiles = problem.n >= DEEP_RING_N and (rounds <= DEEP_RING_ROUNDS or is_divided)
+    is_divided = has_divided_round(tiles, num_sms) and divides_last_round(problem, deep)
+    rounds = DIVIDED_ROUNDS if is_divided else DEEP_RING_ROUNDS
+    few_tiles = problem.n >= DEEP_RING_N and tiles <= rounds * num_sms
     return (config == deep) != few_tiles
 
 
@@ -202,7 +209,7 @@ def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) ->
         return "a CTA of its clusters would have no tile"
     if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
         return "its clusters, of which each has one tile, would not all run at once"
-    if is_of_other_depth(config, problem, tiles_m * tiles_n / chip.num_sms):
+    if is_of_other_depth(config, problem, tiles_m * tiles_n, chip.num_sms):
         return "with another depth of its ring it is for so many tiles"
     return ""
 

@@ -19,7 +19,7 @@ from dataclasses import field
 
 from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import SCALE_BLOCK
-from fp8gemm.tuning.candidates import MANY_ROWS, divides_last_round
+from fp8gemm.tuning.candidates import MANY_ROWS, divides_last_round, has_divided_round
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
@@ -246,9 +246,8 @@ class Predictor:
 
     def _spared(self, m: int) -> float:
         """What two CTAs spare of a last round whose tiles they divide: scheduler/last_round.cuh."""
-        tiles = self._tiles(m)
-        divided = self._divides and tiles > self._clusters and 0 < tiles % self._clusters <= self._clusters // 2
-        return 1.0 - self._constants.half_share if divided else 0.0
+        is_divided = self._divides and has_divided_round(self._tiles(m), self._clusters)
+        return 1.0 - self._constants.half_share if is_divided else 0.0
 
     def _times(self, m: int) -> tuple[int, int, float, float, float, float, float]:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""

@@ -17,9 +17,9 @@ _ADVANCE = """\
             scales_.advance(chunk.first_step + kWaves / kPerStep);
         }
 """
-_STARTS = "        Flight& flight = flights[wave_of_chunk % kFlights];\n"
+_STARTS = "        Flight& flight = flights[wave_of_chunk % kInFlight];\n"
 _K_BLOCK = "k_block = chunk.first_step + wave_of_chunk / kPerStep;"
-_OF_THE_NEXT = "scales_.keep(flights[(wave_of_chunk + 1) % kFlights].products.slot);"
+_OF_THE_NEXT = "scales_.keep(flights[(wave_of_chunk + 1) % kInFlight].products.slot);"
 _FINISHED = "            const typename Schedule::Tile finished = walk.tile;\n"
 _NEXT = "            walk.advance();\n"
 _BEGIN = "            if (walk.more) {\n                multiplier.begin(walk.tile);\n            }\n"
@@ -200,7 +200,7 @@ _MOMENTS = (
     Mutant(
         "scales-of-the-other-wave",
         "of two waves in flight each is promoted with the scales of the other",
-        (Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.", "flights[(wave_of_chunk + 1) % kFlights].", 1)),),
+        (Edit(_MULTIPLY, PROMOTE, PROMOTE.replace("flight.", "flights[(wave_of_chunk + 1) % kInFlight].", 1)),),
         under("128x128"),
     ),
     Mutant(

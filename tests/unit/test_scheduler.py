@@ -7,6 +7,7 @@ nested loops instead of as arithmetic on an index. Both are held to the same pro
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -143,9 +144,8 @@ def check_properties(walk: Walk, config: Config, m: int, num_clusters: int) -> N
             )
             visits.update((m, n, each) for m, n, half in step for each in ((LEFT, RIGHT) if half == WHOLE else (half,)))
     assert set(visits.values()) <= {1}, [tile for tile, count in visits.items() if count > 1]
-    wanted = {(m, n, half) for m in range(rows) for n in range(cols) for half in (LEFT, RIGHT)}
-    inside = {tile for tile in wanted if first_col(config, tile) < config.n}
-    assert visits.keys() & wanted >= inside
+    every = itertools.product(range(rows), range(cols), (LEFT, RIGHT))
+    assert visits.keys() >= {tile for tile in every if first_col(config, tile) < config.n}
     assert max(lengths) - min(lengths) <= 1
 
 

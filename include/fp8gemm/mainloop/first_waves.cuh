@@ -10,12 +10,13 @@ namespace fp8gemm {
 template <class Multiplier>
 struct FirstWaves {
     using Flight = typename Multiplier::Flight;
+    using Flights = typename Multiplier::Flights;
     using Chunk = typename Multiplier::Chunk;
-    static constexpr uint32_t kInFlight = 1;
+    static constexpr uint32_t kInFlight = Multiplier::kInFlight;
     static constexpr uint32_t kWavesPerStep = 1;
     static constexpr uint32_t kSteps = Multiplier::kSteps;
     static constexpr bool kPromotionReadsStage = Multiplier::kPromotionReadsStage;
-    static_assert(Multiplier::kInFlight == 1, "scales advance with the last wave of a chunk");
+    static_assert(kInFlight == 1, "scales advance with the last wave of a chunk");
 
     /// As chunk_plan.cuh has it of whole tiles. Scales of B advance between chunks, every 32 K blocks.
     struct Chunks {
@@ -27,16 +28,16 @@ struct FirstWaves {
     Multiplier& multiplier;
 
     template <uint32_t kWaves>
-    FP8GEMM_DEVICE void start(uint32_t wave, Chunk chunk, Flight (&flights)[kInFlight]) {
+    FP8GEMM_DEVICE void start(uint32_t wave, Chunk chunk, Flights& flights) {
         multiplier.template start<kWaves, kWavesPerStep>(wave, chunk, flights);
     }
 
-    FP8GEMM_DEVICE void release(uint32_t wave, Chunk chunk, const Flight (&flights)[kInFlight]) {
+    FP8GEMM_DEVICE void release(uint32_t wave, Chunk chunk, const Flights& flights) {
         multiplier.template release<kWavesPerStep>(wave, chunk, flights);
     }
 
     template <uint32_t kLater, class Sums>
-    FP8GEMM_DEVICE void promote(uint32_t wave, Chunk chunk, const Flight (&flights)[kInFlight], Sums& sums) {
+    FP8GEMM_DEVICE void promote(uint32_t wave, Chunk chunk, const Flights& flights, Sums& sums) {
         multiplier.template promote<kLater, kWavesPerStep>(wave, chunk, flights, sums);
     }
 };

@@ -70,6 +70,7 @@ public:
         uint32_t full;     ///< address of the stage's full barrier
         uint32_t pending;  ///< 0, once its scales that are in registers have been loaded
     };
+    using Flights = Flight[kInFlight];
 
 private:
     Stages& stages_;
@@ -191,12 +192,12 @@ public:
     ///
     /// Weight scales advance beside a multiplication: the one just started, or with two in flight the one before. Scales
     /// that are ahead are asked for with the last wave of the K block before, if the stage is full by then.
-    template <uint32_t kWaves, uint32_t kPerStep = kWavesPerStep, uint32_t kFlights>
-    FP8GEMM_DEVICE void start(uint32_t wave_of_chunk, Chunk chunk, Flight (&flights)[kFlights]) {
+    template <uint32_t kWaves, uint32_t kPerStep = kWavesPerStep>
+    FP8GEMM_DEVICE void start(uint32_t wave_of_chunk, Chunk chunk, Flights& flights) {
         if (kInFlight > 1 && wave_of_chunk % (Chunks::kShort * kPerStep) == 0) {
             scales_.advance(chunk.first_step + wave_of_chunk / kPerStep);
         }
-        Flight& flight = flights[wave_of_chunk % kFlights];
+        Flight& flight = flights[wave_of_chunk % kInFlight];
         const uint32_t k_block = chunk.first_step + wave_of_chunk / kPerStep;
         const uint32_t wave = wave_of_chunk % kPerStep;
         const uint32_t m = wave / Shape::kWavesN;
@@ -240,9 +241,9 @@ public:
     }
 
     /// With the last wave of a K block, once the scales of all its waves have been loaded.
-    template <uint32_t kPerStep = kWavesPerStep, uint32_t kFlights>
-    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk, const Flight (&flights)[kFlights]) {
-        const Flight& flight = flights[wave_of_chunk % kFlights];
+    template <uint32_t kPerStep = kWavesPerStep>
+    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk, const Flights& flights) {
+        const Flight& flight = flights[wave_of_chunk % kInFlight];
         const uint32_t wave = wave_of_chunk % kPerStep;
         release_.wait_for(flight.pending);
         if (wave == kPerStep - 1) {
@@ -254,10 +255,10 @@ public:
     }
 
     /// s = scale_a * scale_b; acc = fma(s, block_sum, acc). `kLater` waves have been started behind this one.
-    template <uint32_t kLater, uint32_t kPerStep = kWavesPerStep, uint32_t kFlights>
-    FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flight (&flights)[kFlights],
+    template <uint32_t kLater, uint32_t kPerStep = kWavesPerStep>
+    FP8GEMM_DEVICE void promote(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights,
                                 typename Shape::Accumulators& accumulators) {
-        const Flight& flight = flights[wave_of_chunk % kFlights];
+        const Flight& flight = flights[wave_of_chunk % kInFlight];
         const uint32_t wave = wave_of_chunk % kPerStep;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
@@ -269,7 +270,7 @@ public:
         }
         if constexpr (Scales::kKeeps && kLater > 0) {
             if (wave == kPerStep - 1) {
-                scales_.keep(flights[(wave_of_chunk + 1) % kFlights].products.slot);
+                scales_.keep(flights[(wave_of_chunk + 1) % kInFlight].products.slot);
             }
         }
     }
