@@ -22,7 +22,7 @@ class Constants:
     drain_cycles: float = _constant(10.2, "cycles", "a K block's part in waiting for the last wave of a chunk")
     border_cycles: float = _constant(37.9, "cycles", "choosing between two weight scales, of a wave and warpgroup")
     lower_wave_cycles: float = _constant(4.0, "cycles", "a K block's part for each further 64 rows of a warpgroup")
-    lower_row_scaled_cycles: float = _constant(17.0, "cycles", "the same with row scales of B")
+    lower_row_scaled_cycles: float = _constant(5.0, "cycles", "the same with row scales of B")
     row_scale_cycles: float = _constant(1.0, "cycles", "multiplying by a row scale of B, of a column and wave")
     row_scale_bytes: float = _constant(
         64.0, "bytes", "of those above, that loads of a row scale of B keep from a warpgroup's waves"

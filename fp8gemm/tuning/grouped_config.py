@@ -43,7 +43,9 @@ PAIR_ROWS = range(PAIR.block_m + 1, 2 * PAIR.block_m + 1)
 COLUMN_PAIR = Tile(128, 192)
 """Worth such a cluster in groups of columns, whatever their rows, beside the same tile alone, with two waves in flight:
 1.6 to 2.2 % faster at 4 groups of 4096x7168x8192 and 16 of 7168x2048x2048 that are accumulated, in bursts and under
-load that lasts. 128x128 is not (H200, 2026-11-27)."""
+load that lasts. 128x128 is not (H200, 2026-11-27). The tile has a stage less and a staging slot for every part of the
+output: tiles are many and K is short, so that a warpgroup that waits for slots costs more, -0.1 to +1.4 % in bursts and
++0.7 to +3.0 % under load that lasts at six products that are accumulated (H200, 2026-11-29)."""
 
 _CTAS_OF_SM = (1, 2, 3, 4)
 _LEAST_SWAPPED_STAGES = 4
@@ -107,6 +109,8 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
+        if problem.grouping is Grouping.COLUMNS and config.tile == COLUMN_PAIR:
+            config = replace(config, stages=config.stages - 1, staging_slots=staged_parts(config))
         fitting = of_groups(problem, config)
         if fitting is not None:
             yield fitting

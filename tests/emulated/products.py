@@ -31,6 +31,7 @@ extern "C" const char* emulate(uint32_t kernel, const void* params, uint32_t gri
     void (*const kernels[])(const void*) = {{{names}}};
     return emulated::run(kernels[kernel], params, grid, cluster, threads, seed);
 }}
+extern "C" uint32_t boxes_apart() {{ return emulated::boxes_apart(); }}
 """
 _KERNEL = """\
 namespace {name} {{

@@ -1,13 +1,10 @@
 // The functions of fp8gemm::ptx that dense products and examples/learn_hopper use, on the host; see hopper.hpp.
 #pragma once
 
+#include "arithmetic.hpp"
+#include "boxes.hpp"
 #include "hopper.hpp"
 
-inline uint32_t __float_as_uint(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    return bits;
-}
 inline void __syncthreads() {
     emulated::meet(0, emulated::count);
 }
@@ -156,6 +153,11 @@ inline void pause(uint32_t) {
 }
 inline void prefetch_l2(const void*) {}
 inline void prefetch_tensor_map(const TensorMap&) {}
+inline void tma_prefetch_2d(const TensorMap& map, uint32_t inner, uint32_t outer) {
+    map_of(map, 0);
+    require(emulated::brought.insert({inner, outer}).second, "brings a box into L2 twice");
+    step();
+}
 inline void tma_load_2d_multicast(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
                                   uint32_t outer, uint16_t ctas) {
     const uint32_t place = shared_address(destination);
@@ -185,6 +187,9 @@ template <bool kAdds = false>
 inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inner, uint32_t outer) {
     const uint32_t place = shared_address(source);
     self().open_stores.push_back({map_of(map, place), place, 0, inner, outer, 1u << emulated::rank(), kAdds});
+    if (kAdds) {
+        emulated::added_to.insert({inner, outer});
+    }
     step();
 }
 template <bool kAdds = false>
@@ -234,29 +239,6 @@ inline void store_matrix_x4(uint32_t address, uint32_t m0, uint32_t m1, uint32_t
     }
     self().unfenced.push_back(write);
     __syncwarp();
-}
-
-inline uint32_t pack_bfloat16(float low, float high) {
-    const auto rounded = [](float value) {  // to nearest even; of finite values, and infinite ones
-        const uint32_t bits = __float_as_uint(value);
-        return value != value ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    };
-    return rounded(low) | rounded(high) << 16;
-}
-inline uint32_t pack_float16(float low, float high) {
-    const _Float16 pair[2] = {static_cast<_Float16>(low), static_cast<_Float16>(high)};
-    uint32_t bits;
-    std::memcpy(&bits, pair, 4);
-    return bits;
-}
-inline float unpack_bfloat16(uint32_t bits) {
-    float value;
-    bits <<= 16;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
-inline void fma_in_order(float scale, float product, float& sum) {
-    sum = std::fma(scale, product, sum);
 }
 
 struct Descriptors {

@@ -1,6 +1,7 @@
 // Runs a kernel on what hopper.hpp emulates, cluster after cluster.
 #pragma once
 
+#include "boxes.hpp"
 #include "hopper.hpp"
 
 namespace emulated {
@@ -84,6 +85,8 @@ inline const char* run(void (*kernel)(const void*), const void* params, uint32_t
     cluster_size = cluster;
     draw.seed(seed);
     failure.clear();
+    brought.clear();
+    added_to.clear();
     for (cta = 0; cta < grid && failure.empty(); cta += cluster) {
         start_cluster();
         const uint32_t slow_warp = draw() % (cluster * block / 32);

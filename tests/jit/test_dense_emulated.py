@@ -203,6 +203,23 @@ def test_shares_are_added_in_their_order(label: str, tmp_path: Path) -> None:
         assert said == "" and torch.equal(out, total), case
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("origin(next_ / Parts::kCount)", "origin(0)"),
+        ("{ next_ = 0; }", "{}"),
+        ("next_ + steps_left * kBoxesOfStep < kBoxes", "next_ + 1 + steps_left * kBoxesOfStep < kBoxes"),
+    ],
+    ids=["of-the-first-warpgroup", "of-the-first-tile", "but-the-last"],
+)
+def test_what_is_added_to_is_brought_into_l2_once(old: str, new: str, tmp_path: Path) -> None:
+    """No result tells: the emulated products that are right have brought each box that L2 adds to, and these do not."""
+    problem, label = next(each for each in WANTED if each[1] == "192x128-s2")
+    edit = partial(edited, (Edit("epilogue/addend_prefetch.cuh", old, new),))
+    (multiply,) = emulated_products([(problem, config_of(problem, label))], tmp_path, edit)
+    assert "L2" in wrong(multiply, case_of(problem), 0)
+
+
 @pytest.mark.parametrize("name", third_of(FAULTS, str))
 def test_a_fault_is_noticed(name: str, tmp_path: Path) -> None:
     problem, label = WANTED[FAULTS[name]]

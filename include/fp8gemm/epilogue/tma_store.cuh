@@ -6,15 +6,12 @@
 // A consumer warpgroup converts its accumulators into a staging slot and goes on at once; the store warp that serves it
 // waits for the slot, issues the copies and hands the slot back when they have read it. The two talk through a ring: the
 // consumers are its writers, the store warp its reader.
-//
-// What is staged at a time is a part of the warpgroup's tile, one row of a swizzle pattern wide, so that the staging
-// memory costs the operands no stage.
 #pragma once
 
-#include "fp8gemm/common/tile_shape.cuh"
 #include "fp8gemm/epilogue/addend_prefetch.cuh"
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/element.cuh"
+#include "fp8gemm/epilogue/staged_parts.cuh"
 #include "fp8gemm/pipeline/barrier_ring.cuh"
 #include "fp8gemm/ptx/memory.cuh"
 #include "fp8gemm/ptx/thread.cuh"
@@ -31,11 +28,9 @@ protected:
     using Element = OutputElement<Config::kOutput>;
     static constexpr uint32_t kElementBytes = sizeof(typename Element::Storage);
 
-    static constexpr uint32_t kPartRows = Shape::kWaveM;
-    static constexpr uint32_t kPartCols = greatest_common_divisor(Shape::kWarpgroupCols, Config::kStagingCols);
-    static constexpr uint32_t kPartsM = Shape::kWarpgroupRows / kPartRows;
-    static constexpr uint32_t kPartsN = Shape::kWarpgroupCols / kPartCols;
-    static constexpr uint32_t kParts = kPartsM * kPartsN;
+    using Parts = StagedParts<Config>;
+    static constexpr uint32_t kPartRows = Parts::kRows, kPartCols = Parts::kCols;
+    static constexpr uint32_t kPartsM = Parts::kDown, kPartsN = Parts::kAcross, kParts = Parts::kCount;
     static constexpr uint32_t kSlots = Config::kStagingSlots;
     static constexpr uint32_t kPartsAddedAtOnce = Addends<Config>::kCols / kPartCols;
     /// Parts that share a fence, which costs about as much as the staging of a part.

@@ -38,6 +38,7 @@
 // A CTA that shares operands ends when the load thread has found every stage empty: see OperandLoader::finish.
 #pragma once
 
+#include "fp8gemm/epilogue/addend_prefetch.cuh"
 #include "fp8gemm/epilogue/addends.cuh"
 #include "fp8gemm/epilogue/clipped_store.cuh"
 #include "fp8gemm/epilogue/predicated_store.cuh"
@@ -146,7 +147,7 @@ struct Dense {
             if (warp == 0) {
                 if (ptx::elect_one()) {
                     OperandLoader<Config> loader(params, shared.operands, rank);
-                    loader.run(walk);
+                    loader.run(walk, OutputPrefetch<Output>(params));
                     // All operands of this CTA are on their way, so the next kernel's weights no longer hold them up.
                     ptx::launch_dependents();
                     loader.finish();

@@ -69,16 +69,16 @@ public:
     FP8GEMM_DEVICE OperandLoader(const Params& params, Stages& stages, uint32_t rank)
         : copies_(params, stages, rank), ring_(stages.ring), m_(params.m) {}
 
-    /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it.
-    template <class Schedule>
-    FP8GEMM_DEVICE void run(Walk<Schedule> walk) {
+    /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it. `beside` is run behind each step's loads.
+    template <class Schedule, class Prefetch>
+    FP8GEMM_DEVICE void run(Walk<Schedule> walk, Prefetch beside) {
         if constexpr (Config::kStreamedRows > 0) {
             if (m_ <= Config::kStreamedRows) {
-                run_as<true>(walk);
+                run_as<true>(walk, beside);
                 return;
             }
         }
-        run_as<false>(walk);
+        run_as<false>(walk, beside);
     }
 
     /// By the same thread, after `run`: a CTA may not exit while others of its cluster can still write to its shared memory
@@ -114,8 +114,8 @@ private:
         }
     }
 
-    template <bool kIsStreamed, class Schedule>
-    FP8GEMM_DEVICE void run_as(Walk<Schedule> walk) {
+    template <bool kIsStreamed, class Schedule, class Prefetch>
+    FP8GEMM_DEVICE void run_as(Walk<Schedule> walk, Prefetch& beside) {
         bool has_begun = true;
         for (; walk.more; walk.advance()) {
             const typename Schedule::Tile& tile = walk.tile;
@@ -129,24 +129,27 @@ private:
                 has_begun = false;
             }
             if (operands.has_b_in_pieces()) {
-                load_tile<kPieces>(tile, operands, step);
+                load_tile<kPieces>(tile, operands, step, beside);
             } else {
                 typename Schedule::Tile whole = tile;
                 whole.take_all();
-                load_tile<kOther<kIsStreamed>>(whole, copies_.with_whole_b(operands), step);
+                load_tile<kOther<kIsStreamed>>(whole, copies_.with_whole_b(operands), step, beside);
             }
         }
     }
 
     /// Its steps from `step` on.
-    template <OfB kOfB, class Tile>
-    FP8GEMM_DEVICE void load_tile(const Tile& tile, const typename Copies::Operands& operands, uint32_t step) {
+    template <OfB kOfB, class Tile, class Prefetch>
+    FP8GEMM_DEVICE void load_tile(const Tile& tile, const typename Copies::Operands& operands, uint32_t step,
+                                  Prefetch& beside) {
+        beside.begin_tile();
         // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
         for (; step < tile.steps(); ++step) {
             const bool zeroes = kZeroesMissingRows && !tile.is_half && !tile.is_half_wide &&
                                 tile.rows_of_product(m_) >= kManyRows && step / Config::kStages == 1;
             load<kOfB>(tile, zeroes ? copies_.with_zeros(operands) : operands, step);
+            beside.run(tile, tile.steps() - 1 - step);
         }
     }
 

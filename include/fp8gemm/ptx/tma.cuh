@@ -78,6 +78,12 @@ FP8GEMM_DEVICE void bulk_load(void* destination, const void* source, uint64_t* b
                  : "memory");
 }
 
+/// cp.async.bulk.prefetch.tensor.2d: brings a box into L2; what lies outside the tensor is not read.
+FP8GEMM_DEVICE void tma_prefetch_2d(const TensorMap& map, uint32_t inner, uint32_t outer) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(inner), "r"(outer)
+                 : "memory");
+}
+
 /// cp.async.bulk.tensor.2d shared -> global, or cp.reduce.async.bulk.tensor.2d .add; what lies outside the tensor is not
 /// written. L2 adds what is of the map's type, rounded to nearest even.
 template <bool kAdds = false>
