@@ -105,6 +105,8 @@ SHOWS = {
     "clusters-of-two-h200.json": ("clusters of two for short K and one round", "tuning.md#what-limits-prefill"),
     "k-backwards-h200.json": ("every second round of tiles from the end of K", "tuning.md#what-limits-prefill"),
     "in-place-h200.json": ("gradients that L2 adds to, and K-grouped loops", "grouped.md#how-it-works"),
+    "output-prefetch-h200.json": ("when what L2 adds to is brought there", "tuning.md#epilogues-and-scalings"),
+    "staging-slots-h200.json": ("slots for each part of 128x128 and 64x256", "tuning.md#what-limits-prefill"),
 }
 """Of each result file, what it shows, and the page with its table."""
 _PAGE = "docs"
