@@ -45,7 +45,8 @@ COLUMN_PAIR = Tile(128, 192)
 1.6 to 2.2 % faster at 4 groups of 4096x7168x8192 and 16 of 7168x2048x2048 that are accumulated, in bursts and under
 load that lasts. 128x128 is not (H200, 2026-11-27). The tile has a stage less and a staging slot for every part of the
 output: tiles are many and K is short, so that a warpgroup that waits for slots costs more, -0.1 to +1.4 % in bursts and
-+0.7 to +3.0 % under load that lasts at six products that are accumulated (H200, 2026-11-29)."""
++0.7 to +3.0 % under load that lasts at six products that are accumulated, and +0.7 to +1.7 % in bursts at two of new
+outputs (H200, 2026-11-29)."""
 
 _CTAS_OF_SM = (1, 2, 3, 4)
 _LEAST_SWAPPED_STAGES = 4
@@ -109,7 +110,7 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
-        if problem.grouping is Grouping.COLUMNS and config.tile == COLUMN_PAIR:
+        if problem.grouping is Grouping.COLUMNS and problem.store is StoreKind.TMA and config.tile == COLUMN_PAIR:
             config = replace(config, stages=config.stages - 1, staging_slots=staged_parts(config))
         fitting = of_groups(problem, config)
         if fitting is not None:

@@ -16,7 +16,6 @@ from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, Problem
 from tests.cases import Case
 from tests.emulated.products import EditHeader, as_it_is, compiled, maps_of_the_host, run, unloaded
-from tests.first_steps import first_steps, steps_of_tile
 
 Multiply = Callable[[Case, int, int], tuple[Tensor, str]]
 """The output for a case, NaN where nothing was written, with so many SMs and a seed; and what is wrong besides."""
@@ -52,15 +51,8 @@ def _multiplier(library: ctypes.CDLL, index: int, problem: Problem, config: Tile
         if case.bias is not None:
             block.params.bias = case.bias.data_ptr()
         said = run(library, index, kernel, block, len(out), seed)
-        if said == "" and _brings_all(problem, config) and (apart := library.boxes_apart()):
+        if said == "" and (apart := library.boxes_apart()):
             said = f"of boxes that are brought into L2 and those that it adds to {apart} are not both"
         return out, said
 
     return multiply
-
-
-def _brings_all(problem: Problem, config: TileConfig) -> bool:
-    """Whether all that L2 adds to is to be brought there before: not for a CTA's first tile that has no steps but those
-    which are asked for ahead of the roles."""
-    begun = first_steps(config, problem.k_blocks)
-    return problem.c is not Addend.IN_PLACE or steps_of_tile(config, problem.k_blocks) > begun

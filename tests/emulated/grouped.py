@@ -12,7 +12,7 @@ from torch import Tensor
 from fp8gemm.driver.arguments import ArgumentBlock
 from fp8gemm.kernels.gemm import fill_output
 from fp8gemm.kernels.grouped import GroupedKernel, GroupedOperands
-from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.config import WAVE_ROWS, TileConfig
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Addend
 from tests.emulated.products import EditHeader, as_it_is, compiled, maps_of_the_host, run, unloaded
@@ -56,7 +56,11 @@ def _multiplier(library: ctypes.CDLL, index: int, problem: GroupedProblem, confi
         fill_output(block, operands.out, None if problem.c is Addend.NONE else operands.out)
         block.params.m, block.params.k = operands.rows, case.a.shape[-1]
         block.params.group_begins, block.params.group_ends = operands.begins, operands.ends
-        return out, run(library, index, kernel, block, operands.rows, seed)
+        said = run(library, index, kernel, block, operands.rows, seed)
+        # Of a part that a group's rows end in lanes add the rows.
+        if said == "" and operands.rows % WAVE_ROWS == 0 and (apart := library.boxes_apart()):
+            said = f"of boxes that are brought into L2 and those that it adds to {apart} are not both"
+        return out, said
 
     return multiply
 

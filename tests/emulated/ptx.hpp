@@ -3,7 +3,6 @@
 
 #include "arithmetic.hpp"
 #include "boxes.hpp"
-#include "hopper.hpp"
 
 inline void __syncthreads() {
     emulated::meet(0, emulated::count);
@@ -154,8 +153,7 @@ inline void pause(uint32_t) {
 inline void prefetch_l2(const void*) {}
 inline void prefetch_tensor_map(const TensorMap&) {}
 inline void tma_prefetch_2d(const TensorMap& map, uint32_t inner, uint32_t outer) {
-    map_of(map, 0);
-    require(emulated::brought.insert({inner, outer}).second, "brings a box into L2 twice");
+    require(emulated::count_box(emulated::brought, map_of(map, 0), inner, outer), "brings a box into L2 twice");
     step();
 }
 inline void tma_load_2d_multicast(void* destination, const TensorMap& map, uint64_t* barrier, uint32_t inner,
@@ -188,7 +186,7 @@ inline void tma_store_2d(const TensorMap& map, const void* source, uint32_t inne
     const uint32_t place = shared_address(source);
     self().open_stores.push_back({map_of(map, place), place, 0, inner, outer, 1u << emulated::rank(), kAdds});
     if (kAdds) {
-        emulated::added_to.insert({inner, outer});
+        emulated::count_box(emulated::added_to, map_of(map, place), inner, outer);
     }
     step();
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "boxes.hpp"
-#include "hopper.hpp"
 
 namespace emulated {
 

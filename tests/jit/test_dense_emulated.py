@@ -58,8 +58,8 @@ WANTED = [
     (Problem(70, 200, 400, F32, StoreKind.TMA, Scaling.ROW), "64x128"),
     (Problem(300, 136, 656, F32, scaling=Scaling.ROW).accumulating(), "128x128"),
     (Problem(150, 200, 400, F32, scaling=Scaling.ROW).accumulating(), "128x192-s2"),
-    (Problem(70, 200, 656, F32, scaling=Scaling.ROW).accumulating(), "64x64-k2"),
-    (Problem(70, 200, 272, F32, scaling=Scaling.ROW).accumulating(), "64x128-split2"),
+    (Problem(70, 200, 1296, F32, scaling=Scaling.ROW).accumulating(), "64x64-k2"),
+    (Problem(70, 200, 1296, F32, scaling=Scaling.ROW).accumulating(), "64x128-split2"),
     (Problem(200, 136, 656, F32, scaling=Scaling.ROW).accumulating(), "192x128-s2"),  # here on waves that share scales
     (Problem(150, 232, 400, F32, scaling=Scaling.ROW).accumulating(), "128x224-s2"),
     (Problem(150, 101, 656, F32, PREDICATED, Scaling.ROW), "128x192-s2"),  # with one in flight
@@ -71,6 +71,7 @@ WANTED = [
     (Problem(400, 304, 1168, F32, StoreKind.TMA, **ADDED), "192x128-split2"),
     (Problem(400, 256, 656), "128x256-s4"),  # four tiles for three CTAs: two divide the columns of the last
     (Problem(150, 320, 1168), "128x256-s4"),  # whose right half has none here
+    (Problem(70, 200, 272, F32, scaling=Scaling.ROW).accumulating(), "64x128-split2"),  # asked for ahead of the roles
 ]
 """Products and labels of their configs: all shapes of the main loop, clusters of both kinds, more steps than stages.
 From 512 rows on, where K is long, rows past M and N are zeroed."""
@@ -117,6 +118,7 @@ FAULTS = {
 }
 """Mutants, and of `WANTED` a product that each breaks."""
 SEEDS = range(4)
+_BROUGHT = "epilogue/addend_prefetch.cuh"
 
 
 def config_of(problem: Problem, label: str) -> TileConfig:
@@ -204,18 +206,20 @@ def test_shares_are_added_in_their_order(label: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("header", "old", "new", "index"),
     [
-        ("origin(next_ / Parts::kCount)", "origin(0)"),
-        ("{ next_ = 0; }", "{}"),
-        ("next_ + steps_left * kBoxesOfStep < kBoxes", "next_ + 1 + steps_left * kBoxesOfStep < kBoxes"),
+        (_BROUGHT, "origin(next_ / Parts::kCount)", "origin(0)", 32),
+        (_BROUGHT, "{ next_ = 0; }", "{}", 32),
+        (_BROUGHT, "next_ + steps_left * kBoxesOfStep < kBoxes", "next_ + 1 + steps_left * kBoxesOfStep < kBoxes", 32),
+        (_BROUGHT, "tile.col_of_d() + origin.col + part", "tile.first_col() + origin.col + part", 31),
+        ("mainloop/load.cuh", "beside.run(tile, 0);", "", 43),
     ],
-    ids=["of-the-first-warpgroup", "of-the-first-tile", "but-the-last"],
+    ids=["of-the-first-warpgroup", "of-the-first-tile", "but-the-last", "of-the-first-share", "not-of-short-tiles"],
 )
-def test_what_is_added_to_is_brought_into_l2_once(old: str, new: str, tmp_path: Path) -> None:
+def test_what_is_added_to_is_brought_into_l2_once(header: str, old: str, new: str, index: int, tmp_path: Path) -> None:
     """No result tells: the emulated products that are right have brought each box that L2 adds to, and these do not."""
-    problem, label = next(each for each in WANTED if each[1] == "192x128-s2")
-    edit = partial(edited, (Edit("epilogue/addend_prefetch.cuh", old, new),))
+    problem, label = WANTED[index]
+    edit = partial(edited, (Edit(header, old, new),))
     (multiply,) = emulated_products([(problem, config_of(problem, label))], tmp_path, edit)
     assert "L2" in wrong(multiply, case_of(problem), 0)
 

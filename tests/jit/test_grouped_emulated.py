@@ -43,6 +43,7 @@ WANTED = [
     (of_rows(Grouping.CONTIGUOUS, 136, 400, F32), "128x128"),
     (of_columns(200, 136), "128x128"),
     (of_columns(150, 200, Addend.IN_PLACE), "128x192-s2-c2x1"),
+    (of_columns(128, 200, Addend.IN_PLACE), "128x192-s2-c2x1"),  # the second CTA's rows are the next group's
 ]
 """Products and labels of their configs: of groups of rows that end anywhere, some of them empty, in rooms of one size
 or one behind the other, and of columns; more steps than stages. Of the first three there are zeros in the place of

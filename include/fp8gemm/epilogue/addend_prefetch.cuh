@@ -73,11 +73,12 @@ class BoxPrefetch {
     static constexpr uint32_t kBoxesOfStep = 4096 / (Parts::kRows * Parts::kCols);
 
     const TensorMap& d_map_;
+    uint32_t rows_;  ///< of A
     uint32_t next_ = 0;
 
 public:
     template <class Params>
-    FP8GEMM_DEVICE explicit BoxPrefetch(const Params& params) : d_map_(params.d_map) {}
+    FP8GEMM_DEVICE explicit BoxPrefetch(const Params& params) : d_map_(params.d_map), rows_(params.m) {}
 
     FP8GEMM_DEVICE void begin_tile() { next_ = 0; }
 
@@ -88,8 +89,11 @@ public:
         for (; next_ + steps_left * kBoxesOfStep < kBoxes; ++next_) {
             const WarpgroupOrigin<Shape, Config> origin(next_ / Parts::kCount);
             const uint32_t part = next_ % Parts::kCount;
-            ptx::tma_prefetch_2d(d_map_, tile.col_of_d() + origin.col + part % Parts::kAcross * Parts::kCols,
-                                 tile.row_of_d() + origin.row + part / Parts::kAcross * Parts::kRows);
+            const uint32_t row = tile.row_of_d() + origin.row + part / Parts::kAcross * Parts::kRows;
+            const uint32_t col = tile.col_of_d() + origin.col + part % Parts::kAcross * Parts::kCols;
+            if (row < tile.end_of_d(rows_)) {
+                ptx::tma_prefetch_2d(d_map_, col, row);
+            }
         }
     }
 };

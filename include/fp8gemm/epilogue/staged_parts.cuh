@@ -5,7 +5,7 @@
 
 namespace fp8gemm {
 
-/// One row of a swizzle pattern wide, so that the staging memory costs the operands no stage. The output's map has boxes of
+/// One row of a swizzle pattern wide, so that slots for some of them fit beside a deep ring. The output's map has boxes of
 /// this size.
 template <class Config>
 struct StagedParts {

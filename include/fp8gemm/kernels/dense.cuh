@@ -5,9 +5,9 @@
 //
 // Warp roles
 //   warpgroup 0      warp 0          load   one thread fills the operand ring by TMA; the first steps it asks
-//                                           for ahead of the roles
-//                    warps 1, 2...   store  one thread each writes a consumer warpgroup's staged output by TMA; where C
-//                                           is added, the warp brings it into L2 before
+//                                           for ahead of the roles; where L2 adds the output, it has that brought there
+//                    warps 1, 2...   store  one thread each writes a consumer warpgroup's staged output by TMA; where
+//                                           threads add C, the warp brings it into L2 before
 //   warpgroups 1...                  multiply: WGMMA, promotion, addition of C and bias, conversion, staging
 //
 // Shared memory (SharedStorage)

@@ -69,7 +69,8 @@ public:
     FP8GEMM_DEVICE OperandLoader(const Params& params, Stages& stages, uint32_t rank)
         : copies_(params, stages, rank), ring_(stages.ring), m_(params.m) {}
 
-    /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it. `beside` is run behind each step's loads.
+    /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it. `beside` is run behind each step's loads, and once
+    /// where `begin` has asked for all steps of the first tile.
     template <class Schedule, class Prefetch>
     FP8GEMM_DEVICE void run(Walk<Schedule> walk, Prefetch beside) {
         if constexpr (Config::kStreamedRows > 0) {
@@ -143,6 +144,9 @@ private:
     FP8GEMM_DEVICE void load_tile(const Tile& tile, const typename Copies::Operands& operands, uint32_t step,
                                   Prefetch& beside) {
         beside.begin_tile();
+        if (step == tile.steps()) {
+            beside.run(tile, 0);
+        }
         // NOTE: Unrolled by the number of stages, the loop's addresses no longer fit the few registers of this warp.
 #pragma unroll 1
         for (; step < tile.steps(); ++step) {
