@@ -101,9 +101,14 @@ others at 96 and 128x4096x7168 with a static weight; tiles of 192 rows, which re
 192 rows of three N x K of 13 (H200, 2026-11-27). Where B has row scales only the clusters are, and of the others
 nothing was measured."""
 
-DEEP_RING_K = 2048
-DEEP_RINGS = {Tile(128, 256): 3}
-"""From so much K on there are two of these tiles: one trades staging slots, down to so many, for a stage more."""
+DEEP_RING_K, SHALLOW_RING_K = 2048, 4096
+"""From so much K on there are two of 128x256, and below so much of 128x128."""
+DEPTHS: dict[Tile, tuple[int | None, int | None]] = {Tile(128, 256): (None, 3), Tile(128, 128): (4, None)}
+"""Tiles of which there are two: one trades staging slots for a stage more. Their slots of 32 columns at least, of the
+shallower ring and of the deeper, or None for as many as `deepest_config` leaves. Where a product of 128x128 has several
+rounds, a slot for every part is worth more than the sixth stage: 0.5 to 5.7 % with K up to 3328 at nine products, in
+bursts and under load that lasts. In one round it is worth as much with K up to 1024, and costs 0.5 to 1.8 % with 7168
+(H200, 2026-11-29)."""
 DIVIDED_STAGES, PIECE_ROWS = 4, 64
 """Of a ring from which on two CTAs may divide a tile of the last round: half a tile takes its K blocks faster than
 three stages bring them (0.79 instead of 0.67 of a round). And rows of A,
@@ -119,27 +124,39 @@ that lasts 0.3 to 1.0 % slower (H200)."""
 
 
 def candidate_configs(
-    store: StoreKind, output: OutputType = OutputType.BFLOAT16, scaling: Scaling = Scaling.BLOCK, k: int = 0
+    store: StoreKind,
+    output: OutputType = OutputType.BFLOAT16,
+    scaling: Scaling = Scaling.BLOCK,
+    k: int | None = None,
 ) -> Iterator[TileConfig]:
-    """Every config worth compiling for so much K, in a fixed order."""
+    """Every config worth compiling for so much K, in a fixed order; without ``k`` one of each tile."""
     of_rows = TILES_OF_ROW_SCALES if scaling is Scaling.ROW else ()
     of_few_rows = CLUSTER_TILES if scaling is Scaling.ROW else TILES_OF_FEW_ROWS
     for tile in (*TILES, *of_rows, *TILES_OF_SOME_K, *of_few_rows):
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
-        deep = deep_ring(tile, store, output, scaling) if k >= DEEP_RING_K else None
-        if deep is not None:
-            yield deep
+        both = depths(tile, store, output, scaling, k) if k is not None else None
+        if both is not None:
+            yield from (each for each in both if each != config)
+
+
+def least_k(k: int) -> int:
+    """The least K that has the same candidates."""
+    return max(least for least in (0, DEEP_RING_K, SHALLOW_RING_K) if least <= k)
 
 
 @cache
-def deep_ring(tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling) -> TileConfig | None:
-    """A tile's config with fewer staging slots and more stages, if it is one of `DEEP_RINGS` and both fit."""
-    if tile not in DEEP_RINGS:
+def depths(
+    tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling, k: int
+) -> tuple[TileConfig, TileConfig] | None:
+    """A tile's configs with a shallower and a deeper ring, if it is one of `DEPTHS` for so much K and both fit."""
+    if tile not in DEPTHS or (k < DEEP_RING_K if tile.block_n == 256 else k >= SHALLOW_RING_K):
         return None
-    usual, deep = (deepest_config(tile, store, output, scaling, slots) for slots in (None, DEEP_RINGS[tile]))
-    return None if deep == usual else deep
+    if tile.block_n == 128 and (output.bytes > 2 or scaling is Scaling.ROW):  # nothing is known of these
+        return None
+    shallow, deep = (deepest_config(tile, store, output, scaling, slots) for slots in DEPTHS[tile])
+    return None if shallow is None or deep is None or shallow == deep else (shallow, deep)
 
 
 def is_for_few_rows(config: TileConfig) -> bool:
@@ -169,14 +186,16 @@ def has_divided_round(tiles: int, ctas: int) -> bool:
 
 def is_of_other_depth(config: TileConfig, problem: Problem, tiles: int, num_sms: int) -> bool:
     """Whether it is one of a tile's two, and the other is for a product of so many tiles."""
-    if problem.k < DEEP_RING_K:
+    both = depths(config.tile, problem.store, problem.output, problem.scaling, problem.k)
+    if both is None:
         return False
-    deep = deep_ring(config.tile, problem.store, problem.output, problem.scaling)
-    if deep is None:
-        return False
-    is_divided = has_divided_round(tiles, num_sms) and divides_last_round(problem, deep)
-    rounds = DIVIDED_ROUNDS if is_divided else DEEP_RING_ROUNDS
-    few_tiles = problem.n >= DEEP_RING_N and tiles <= rounds * num_sms
+    _, deep = both
+    if config.block_n == 128:
+        few_tiles = problem.m < MANY_ROWS or (problem.k >= DEEP_RING_K and tiles <= num_sms)
+    else:
+        is_divided = has_divided_round(tiles, num_sms) and divides_last_round(problem, deep)
+        rounds = DIVIDED_ROUNDS if is_divided else DEEP_RING_ROUNDS
+        few_tiles = problem.n >= DEEP_RING_N and tiles <= rounds * num_sms
     return (config == deep) != few_tiles
 
 

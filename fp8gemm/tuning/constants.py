@@ -31,6 +31,7 @@ class Constants:
     block_exponent: float = _constant(3.81, "exponent", "how well the terms of a K block hide each other")
     tile_cycles: float = _constant(569.0, "cycles", "between two tiles, beside the epilogue")
     few_parts_cycles: float = _constant(300.0, "cycles", "between two rounds of tiles that are staged in few parts")
+    slotted_parts_cycles: float = _constant(200.0, "cycles", "the same where each of these parts has a staging slot")
     half_share: float = _constant(0.67, "share", "of a round that one takes whose tiles two CTAs divide")
     epilogue_cycles: float = _constant(9.88, "cycles", "64 x 8 16-bit outputs of a warpgroup")
     part_cycles: float = _constant(135.0, "cycles", "handing over a staged part")
@@ -71,7 +72,9 @@ bursts instead of 0.69, and 0.42 % under sustained load instead of 0.44 (100 sha
 more than the fastest instead of 0.25 at 111 shapes under sustained load, 0.23 instead of 0.28 at 121 in bursts (H200,
 2026-11-27). `few_parts_cycles` is none by the fit: at 400 random shapes, block-scaled, tiles of few parts took longer
 than predicted where rounds are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and others did not (H100,
-H200, 2026-11-28). Where rows are few, weights are what is waited for."""
+H200, 2026-11-28). Where rows are few, weights are what is waited for. With a slot for each part 128x128 takes 120 to
+230 cycles less between two rounds (eight products in bursts, H200, 2026-11-29). `slotted_parts_cycles` leaves more: so
+no choice among those 400 is slower by the times of then."""
 
 GROUPED = replace(
     DEFAULT,
@@ -83,6 +86,7 @@ GROUPED = replace(
     block_exponent=4.81,
     tile_cycles=688.0,
     few_parts_cycles=0.0,
+    slotted_parts_cycles=0.0,
     half_share=1.0,
     epilogue_cycles=9.83,
     part_cycles=133.0,

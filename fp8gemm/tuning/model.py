@@ -137,7 +137,8 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     share = constants.multicast_share if config.cluster_m * config.cluster_n > 1 else 1.0
     l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling) * share
     tile_cycles = config.whole_k_blocks(problem.k_blocks) * block + epilogue
-    between = 0.0 if of_rows or staged_parts(config) > FEW_PARTS else constants.few_parts_cycles
+    wait = constants.few_parts_cycles if config.staging_slots < staged_parts(config) else constants.slotted_parts_cycles
+    between = 0.0 if of_rows or staged_parts(config) > FEW_PARTS else wait
     return TileCost(tensor, shared, latency, block, epilogue, tile_cycles, between, l2)
 
 

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from operator import itemgetter
 
 from fp8gemm.sizes import check_whole_sizes
-from fp8gemm.tuning.candidates import DEEP_RING_K, DEEP_RINGS, MANY_ROWS, candidate_configs, is_for_few_rows, why_last
+from fp8gemm.tuning.candidates import DEPTHS, MANY_ROWS, candidate_configs, is_for_few_rows, least_k, why_last
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.dependent_launch import starts_ahead
 from fp8gemm.tuning.hopper import Chip, named_chip
@@ -161,7 +161,7 @@ def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[i
     eligible = [
         each
         for each in _predictors(_without_m(problem), chip)
-        if each[0].tile in DEEP_RINGS or not why_last(least_m, each[0], chip)
+        if each[0].tile in DEPTHS or not why_last(least_m, each[0], chip)
     ]
     steps: list[tuple[int, Config]] = []
     for m in counted_between(MANY_ROWS, problem.m):
@@ -171,7 +171,7 @@ def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[i
         best, least = eligible[0][0], math.inf
         for config, predictor in eligible:
             us = predictor.total_us(m, least)
-            depends_on_m = config.split_k > 1 or config.tile in DEEP_RINGS
+            depends_on_m = config.split_k > 1 or config.tile in DEPTHS
             if us < least and not (depends_on_m and why_last(replace(problem, m=m), config, chip)):
                 best, least = config, us
         steps.append((m, best))
@@ -290,7 +290,4 @@ def _tile_costs(
 ) -> tuple[tuple[TileConfig, TileCost], ...]:
     """The candidates, each with what its tile costs whatever M is: a plan asks for hundreds of M of one K."""
     problem = Problem(1, 1, k, output, store, scaling)
-    return tuple(
-        (config, tile_cost(problem, config))
-        for config in _candidates(store, output, scaling, DEEP_RING_K * (k >= DEEP_RING_K))
-    )
+    return tuple((config, tile_cost(problem, config)) for config in _candidates(store, output, scaling, least_k(k)))

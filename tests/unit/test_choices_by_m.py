@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.tuning.candidates import DEEP_RINGS, MANY_ROWS, candidate_configs, is_for_other_sizes, why_last
+from fp8gemm.tuning.candidates import DEPTHS, MANY_ROWS, candidate_configs, is_for_other_sizes, why_last
+from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
@@ -49,7 +50,7 @@ def test_config_by_m_is_the_choice_for_each_m(problem: Problem, chip: str, sms: 
 @given(problem=problems, chip=chips)
 def test_what_comes_last_from_many_rows_on_does_not_depend_on_m(problem: Problem, chip: str) -> None:
     on = named_chip(chip)
-    configs = [config for config in candidate_configs(problem.store, k=problem.k) if config.tile not in DEEP_RINGS]
+    configs = [config for config in candidate_configs(problem.store, k=problem.k) if config.tile not in DEPTHS]
     last = [
         {config for config in configs if why_last(replace(problem, m=m), config, on)}
         for m in (MANY_ROWS, problem.m + MANY_ROWS, 2**31)
@@ -62,17 +63,28 @@ def test_what_comes_last_from_many_rows_on_does_not_depend_on_m(problem: Problem
 @given(problem=problems, chip=chips)
 def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, chip: str) -> None:
     of_problem = problem.store, problem.output, problem.scaling
-    depths = [config for config in candidate_configs(*of_problem, problem.k) if config.tile in DEEP_RINGS]
+    depths = [config for config in candidate_configs(*of_problem, problem.k) if config.tile in DEPTHS]
     eligible = [config for config in depths if not why_last(problem, config, named_chip(chip))]
     of_other_sizes = [
         config for config in depths if not problem.batch_invariant and is_for_other_sizes(config, problem)
     ]
-    assert len(eligible) == min(len(depths) - len(of_other_sizes), 1)
-    assert len(depths) < 2 or problem.k >= 2048
-    if len(depths) == 2 and eligible:
-        tiles = -(-problem.m // 128) * -(-problem.n // 256)
-        few = problem.n >= 2048 and tiles <= named_chip(chip).num_sms
-        assert eligible[0].stages == (max if few else min)(config.stages for config in depths)
+    for tile in DEPTHS:
+        of_tile = [config for config in depths if config.tile == tile]
+        assert len(of_tile) < 3
+        wanted = [config for config in of_tile if not comes_last(config, of_tile, problem, chip)]
+        assert [config for config in eligible if config.tile == tile] == [
+            config for config in wanted if config not in of_other_sizes
+        ]
+
+
+def comes_last(config: TileConfig, of_tile: list[TileConfig], problem: Problem, chip: str) -> bool:
+    """Whether there are two depths of a tile's ring, and this is not the one for so many tiles."""
+    if len(of_tile) < 2:
+        return False
+    tiles = -(-problem.m // 128) * -(-problem.n // config.block_n)
+    few = problem.k >= 2048 and tiles <= named_chip(chip).num_sms
+    few = few and problem.n >= 2048 if config.block_n == 256 else few or problem.m < MANY_ROWS
+    return config.stages != (max if few else min)(each.stages for each in of_tile)
 
 
 @some

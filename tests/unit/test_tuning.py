@@ -103,6 +103,13 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
                 and (config.stages == 4) != (n >= 2048 and -(-rows // 128) * -(-n // 256) <= named.num_sms)
             )
             or (
+                k < 4096
+                and store is StoreKind.TMA
+                and config.tile == (128, 128, 1, 1, 1, 1)
+                and (config.stages == 6)
+                != (rows < MANY_ROWS or (k >= 2048 and -(-rows // 128) * -(-n // 128) <= named.num_sms))
+            )
+            or (
                 config.split_k > 1
                 and -(-rows // config.block_m) * -(-n // config.block_n) > named.clusters(config.split_k)
             )
