@@ -13,7 +13,7 @@ from typing import Any
 
 from fp8gemm.errors import InputError
 from fp8gemm.lab.bench.regimes import Regime, parse_regime
-from fp8gemm.tuning.candidates import candidate_configs, why_last
+from fp8gemm.tuning.candidates import DEEP_RING_K, candidate_configs, why_last
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Problem, StoreKind
@@ -60,7 +60,7 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
         InputError: a file cannot be read, is no sweep, holds a time that is none, is of another GPU than the others or
             in no known regime, or none is left.
     """
-    candidates = {config.label: config for config in candidate_configs(StoreKind.TMA)}
+    candidates = {config.label: config for k in (0, DEEP_RING_K) for config in candidate_configs(StoreKind.TMA, k=k)}
     rows: list[Row] = []
     unknown: Counter[str] = Counter()
     results = [_read(path) for path in paths]

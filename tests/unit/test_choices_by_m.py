@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fp8gemm.tuning.candidates import DEPTHS, MANY_ROWS, candidate_configs, is_for_other_sizes, why_last
-from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
@@ -21,6 +20,7 @@ from fp8gemm.tuning.problem import Grouping, Problem, counted_between, packed_pr
 from fp8gemm.tuning.select import config_by_m, ranked_configs, select
 from tests.pace import quiet_ms
 from tests.problems import any_problem
+from tests.ring_depths import wants_deeper_ring
 
 chips = st.sampled_from(sorted(CHIPS))
 some = settings(max_examples=60, deadline=None)
@@ -71,20 +71,12 @@ def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, 
     for tile in DEPTHS:
         of_tile = [config for config in depths if config.tile == tile]
         assert len(of_tile) < 3
-        wanted = [config for config in of_tile if not comes_last(config, of_tile, problem, chip)]
+        if len(of_tile) == 2:
+            first = max if wants_deeper_ring(problem, of_tile[0], named_chip(chip).num_sms) else min
+            of_tile = [first(of_tile, key=lambda config: config.stages)]
         assert [config for config in eligible if config.tile == tile] == [
-            config for config in wanted if config not in of_other_sizes
+            config for config in of_tile if config not in of_other_sizes
         ]
-
-
-def comes_last(config: TileConfig, of_tile: list[TileConfig], problem: Problem, chip: str) -> bool:
-    """Whether there are two depths of a tile's ring, and this is not the one for so many tiles."""
-    if len(of_tile) < 2:
-        return False
-    tiles = -(-problem.m // 128) * -(-problem.n // config.block_n)
-    few = problem.k >= 2048 and tiles <= named_chip(chip).num_sms
-    few = few and problem.n >= 2048 if config.block_n == 256 else few or problem.m < MANY_ROWS
-    return config.stages != (max if few else min)(each.stages for each in of_tile)
 
 
 @some

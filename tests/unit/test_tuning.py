@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import fp8gemm
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.candidates import (
+    DEPTHS,
     MANY_ROWS,
     candidate_configs,
     is_for_few_rows,
@@ -37,6 +38,7 @@ from fp8gemm.tuning.select import (
 )
 from fp8gemm.tuning.swap_ab import resident_ctas, swap_ab_candidates, tiles_of
 from tests.pace import quiet_ms
+from tests.ring_depths import wants_deeper_ring
 
 LADDER = (0, 8, 16, 24, 32, 48, 64, 96, 128)
 LAYERS = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048), (576, 7168)]
@@ -97,17 +99,11 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
             or is_for_other_k(config, k)
             or is_for_other_sizes(config, Problem(rows, n, k))
             or (
-                k >= 2048
+                (k >= 2048 if config.block_n == 256 else k < 4096)
                 and store is StoreKind.TMA
-                and config.tile == (128, 256, 1, 1, 1, 1)
-                and (config.stages == 4) != (n >= 2048 and -(-rows // 128) * -(-n // 256) <= named.num_sms)
-            )
-            or (
-                k < 4096
-                and store is StoreKind.TMA
-                and config.tile == (128, 128, 1, 1, 1, 1)
-                and (config.stages == 6)
-                != (rows < MANY_ROWS or (k >= 2048 and -(-rows // 128) * -(-n // 128) <= named.num_sms))
+                and config.tile in DEPTHS
+                and (config.stages in (4, 6))
+                != wants_deeper_ring(Problem(rows, n, k, store=store), config, named.num_sms)
             )
             or (
                 config.split_k > 1
