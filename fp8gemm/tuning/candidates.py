@@ -102,18 +102,20 @@ others at 96 and 128x4096x7168 with a static weight; tiles of 192 rows, which re
 nothing was measured."""
 
 DEEP_RING_K, SHALLOW_RING_K = 2048, 4096
-"""From so much K on there are two of 128x256, and below so much of 128x128."""
-DEPTHS: dict[Tile, tuple[int | None, int | None]] = {Tile(128, 256): (None, 3), Tile(128, 128): (4, None)}
-"""Tiles of which there are two: one trades staging slots for a stage more. Their slots of 32 columns at least, of the
-shallower ring and of the deeper, or None for as many as `deepest_config` leaves. Where a product of 128x128 has several
-rounds, a slot for every part is worth more than the sixth stage: 0.5 to 5.7 % with K up to 3328 at nine products, in
-bursts and under load that lasts. In one round it is worth as much with K up to 1024, and costs 0.5 to 1.8 % with 7168
+DEPTHS: dict[Tile, tuple[range, int | None, int | None]] = {
+    Tile(128, 256): (range(DEEP_RING_K, LIMIT), None, 3),
+    Tile(128, 128): (range(SHALLOW_RING_K), 4, None),
+}
+"""Tiles of which there are two for these K: one trades staging slots for a stage more. Their slots of 32 columns at
+least, of the shallower ring and of the deeper, or None for as many as `deepest_config` leaves. Where products of
+128x128 have several rounds, a slot for every part is worth more than the sixth stage: 0.5 to 5.7 % at nine with K up
+to 3328, in bursts and under load that lasts; in one round as much with K up to 1024, 0.5 to 1.8 % less with 7168
 (H200, 2026-11-29)."""
 DIVIDED_STAGES, PIECE_ROWS = 4, 64
 """Of a ring from which on two CTAs may divide a tile of the last round: half a tile takes its K blocks faster than
-three stages bring them (0.79 instead of 0.67 of a round). And rows of A,
-and of B these or a multiple, that are loaded at a time where tiles of more have fewer than a box. Smaller pieces spare
-more rows, and cost more than that where there are several (docs/tuning.md)."""
+three stages bring them (0.79 instead of 0.67 of a round). And rows of A, and of B these or a multiple, that are loaded
+at a time where tiles of more have fewer than a box. Smaller pieces spare more rows, and cost more than that where there
+are several (docs/tuning.md)."""
 DEEP_RING_ROUNDS, DEEP_RING_N, DIVIDED_ROUNDS = 1, 2048, 5
 """That with the deeper ring is for up to so many rounds of tiles and at least so many columns, and for up to so many of
 which the last is divided: 5 to 17 % faster at four products of 1.5 to 4.4 rounds (bursts, H200, 2026-11-29). In one
@@ -136,9 +138,8 @@ def candidate_configs(
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
-        both = depths(tile, store, output, scaling, k) if k is not None else None
-        if both is not None:
-            yield from (each for each in both if each != config)
+        both = depths(tile, store, output, scaling, k) if k is not None else ()
+        yield from (each for each in both if each != config)
 
 
 def least_k(k: int) -> int:
@@ -147,16 +148,14 @@ def least_k(k: int) -> int:
 
 
 @cache
-def depths(
-    tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling, k: int
-) -> tuple[TileConfig, TileConfig] | None:
-    """A tile's configs with a shallower and a deeper ring, if it is one of `DEPTHS` for so much K and both fit."""
-    if tile not in DEPTHS or (k < DEEP_RING_K if tile.block_n == 256 else k >= SHALLOW_RING_K):
-        return None
-    if tile.block_n == 128 and (output.bytes > 2 or scaling is Scaling.ROW):  # nothing is known of these
-        return None
-    shallow, deep = (deepest_config(tile, store, output, scaling, slots) for slots in DEPTHS[tile])
-    return None if shallow is None or deep is None or shallow == deep else (shallow, deep)
+def depths(tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling, k: int) -> tuple[TileConfig, ...]:
+    """A tile's configs with a shallower and a deeper ring, if it is one of `DEPTHS` for so much K and both fit. Of 128x128
+    with 32-bit outputs or scales of rows nothing was measured."""
+    ks, *slots = DEPTHS.get(tile, (range(0), None, None))
+    if k not in ks or (tile.block_n == 128 and (output.bytes > 2 or scaling is Scaling.ROW)):
+        return ()
+    shallow, deep = (deepest_config(tile, store, output, scaling, fewest) for fewest in slots)
+    return () if shallow is None or deep is None or shallow == deep else (shallow, deep)
 
 
 def is_for_few_rows(config: TileConfig) -> bool:
@@ -187,9 +186,9 @@ def has_divided_round(tiles: int, ctas: int) -> bool:
 def is_of_other_depth(config: TileConfig, problem: Problem, tiles: int, num_sms: int) -> bool:
     """Whether it is one of a tile's two, and the other is for a product of so many tiles."""
     both = depths(config.tile, problem.store, problem.output, problem.scaling, problem.k)
-    if both is None:
+    if not both:
         return False
-    _, deep = both
+    deep = both[1]
     if config.block_n == 128:
         few_tiles = problem.m < MANY_ROWS or (problem.k >= DEEP_RING_K and tiles <= num_sms)
     else:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fp8gemm.tuning import hopper, swap_ab
-from fp8gemm.tuning.candidates import candidate_configs, is_for_few_rows, is_for_other_k
+from fp8gemm.tuning.candidates import candidate_configs, deepest_config, is_for_few_rows, is_for_other_k
 from fp8gemm.tuning.config import (
     BARRIER_BYTES,
     CROWDED_REGISTERS,
@@ -110,8 +110,9 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
             continue
         if width is not None and (config.warpgroups_k > 1 or config.wave_cols != width):
             continue
-        if problem.grouping is Grouping.COLUMNS and problem.store is StoreKind.TMA and config.tile == COLUMN_PAIR:
-            config = replace(config, stages=config.stages - 1, staging_slots=staged_parts(config))
+        if problem.grouping is Grouping.COLUMNS and config.tile == COLUMN_PAIR:
+            of_all_parts = staged_parts(config)
+            config = deepest_config(config.tile, problem.store, problem.output, problem.scaling, of_all_parts) or config
         fitting = of_groups(problem, config)
         if fitting is not None:
             yield fitting

@@ -60,7 +60,7 @@ def read_sweeps(paths: Sequence[Path], chip: Chip, *, least_m: int = 1) -> Sweep
         InputError: a file cannot be read, is no sweep, holds a time that is none, is of another GPU than the others or
             in no known regime, or none is left.
     """
-    candidates = {config.label: config for k in (0, DEEP_RING_K) for config in candidate_configs(StoreKind.TMA, k=k)}
+    candidates = {config.label: config for config in candidate_configs(StoreKind.TMA, k=DEEP_RING_K)}
     rows: list[Row] = []
     unknown: Counter[str] = Counter()
     results = [_read(path) for path in paths]

@@ -56,11 +56,8 @@ def _multiplier(library: ctypes.CDLL, index: int, problem: GroupedProblem, confi
         fill_output(block, operands.out, None if problem.c is Addend.NONE else operands.out)
         block.params.m, block.params.k = operands.rows, case.a.shape[-1]
         block.params.group_begins, block.params.group_ends = operands.begins, operands.ends
-        said = run(library, index, kernel, block, operands.rows, seed)
-        # Of a part that a group's rows end in lanes add the rows.
-        if said == "" and operands.rows % WAVE_ROWS == 0 and (apart := library.boxes_apart()):
-            said = f"of boxes that are brought into L2 and those that it adds to {apart} are not both"
-        return out, said
+        whole = operands.rows % WAVE_ROWS == 0  # of a part that a group's rows end in lanes add the rows
+        return out, run(library, index, kernel, block, operands.rows, seed, compares_boxes=whole)
 
     return multiply
 

@@ -23,7 +23,7 @@ calibrate = load_script("calibrate")
 from calibration import figures, fit, judge, timings  # noqa: E402  (loaded with the script)
 
 H200 = named_chip("h200")
-CANDIDATES = list(dict.fromkeys(config for k in (0, DEEP_RING_K) for config in candidate_configs(StoreKind.TMA, k=k)))
+CANDIDATES = list(candidate_configs(StoreKind.TMA, k=DEEP_RING_K))
 LABELS = [config.label for config in CANDIDATES]
 HEADING = {"gpu": "NVIDIA H200", "date": "2026-01-02", "torch": "2.11", "method": "medians", "seed": 3}
 

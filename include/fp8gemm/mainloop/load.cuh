@@ -69,8 +69,8 @@ public:
     FP8GEMM_DEVICE OperandLoader(const Params& params, Stages& stages, uint32_t rank)
         : copies_(params, stages, rank), ring_(stages.ring), m_(params.m) {}
 
-    /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it. `beside` is run behind each step's loads, and once
-    /// where `begin` has asked for all steps of the first tile.
+    /// By the same thread; `walk` is at the CTA's first tile, as `begin` had it. `beside` is run behind each step's loads,
+    /// and once where `begin` has asked for all steps of the first tile.
     template <class Schedule, class Prefetch>
     FP8GEMM_DEVICE void run(Walk<Schedule> walk, Prefetch beside) {
         if constexpr (Config::kStreamedRows > 0) {
