@@ -149,8 +149,8 @@ def least_k(k: int) -> int:
 
 @cache
 def depths(tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling, k: int) -> tuple[TileConfig, ...]:
-    """A tile's configs with a shallower and a deeper ring, if it is one of `DEPTHS` for so much K and both fit. Of 128x128
-    with 32-bit outputs or scales of rows nothing was measured."""
+    """A tile's configs with a shallower and a deeper ring, if it is one of `DEPTHS` for so much K and both fit. Of
+    128x128 with 32-bit outputs or scales of rows nothing was measured."""
     ks, *slots = DEPTHS.get(tile, (range(0), None, None))
     if k not in ks or (tile.block_n == 128 and (output.bytes > 2 or scaling is Scaling.ROW)):
         return ()
