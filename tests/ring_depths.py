@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fp8gemm.tuning.candidates import MANY_ROWS
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, Problem, Scaling, StoreKind
+from fp8gemm.tuning.tiles import MANY_ROWS
 
 
 def wants_deeper_ring(problem: Problem, config: TileConfig, num_sms: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -24,6 +25,7 @@ from fp8gemm.tuning.config import (
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig
+from fp8gemm.tuning.tiles import MANY_ROWS, TILES
 
 COLS_OF_ONE_WARPGROUP = 128
 """In 64 rows, that a warpgroup multiplies alone: sums and two waves in flight fit in a thread's registers, and it reads
@@ -35,71 +37,6 @@ from so many on half of the columns still makes waves as fast as those of all (1
 2026-11-27)."""
 NARROW_SLOTS = 4
 """Of staged parts narrower than these, as many are enough: a stage more is worth more than half of the parts."""
-
-TILES = (
-    Tile(128, 128),
-    Tile(128, 192),
-    Tile(128, 160),
-    Tile(128, 256),
-    Tile(64, 256),
-    Tile(64, 192),
-    Tile(128, 64),
-    Tile(64, 128),
-)
-"""Tiles worth compiling; of two that are predicted to cost the same the first is chosen. With the one for the shape's
-K they cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that lasts (H200,
-2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where both take one round, as 500x2048x4096
-and 512x2048x12288 (bursts, H100, 2026-11-25)."""
-
-TILES_OF_ROW_SCALES = (Tile(128, 224), Tile(128, 224, cluster_m=2), Tile(192, 128))
-"""Also worth compiling where B has row scales. In a cluster that shares B, 128x224 is 0.5 to 1 % faster than alone at
-4096x7168x4096, in bursts and under load that lasts; 128x192 and 128x128 are up to 1 % slower (H200, 2026-11-29)."""
-
-TILES_OF_SOME_K = {
-    Tile(256, 128): range(2048, LIMIT),
-    Tile(64, 64, warpgroups_k=2): range(2048, LIMIT),
-    Tile(128, 128, split_k=2): range(1024, LIMIT),
-    Tile(128, 96, split_k=2): range(1024, LIMIT),
-    Tile(64, 128, split_k=4): range(1024, LIMIT),
-    Tile(64, 64): range(2048),
-    Tile(64, 32): range(2048),
-    Tile(64, 96): range(2048),
-}
-"""Tiles that are worth compiling for some K alone. 256x128 takes 1 to 2 % longer than 128x256 where rounds are as many,
-and is 9 % faster at 6959x4224x10880, where they are 7 instead of 8 (bursts, H100, 2026-11-25), but not where the output
-counts as much as the product. At 21 shapes of 576 to 3968 columns where the model takes it, or nearly, it is 0 to 8 %
-faster than the best of three others, 4 % on average (H200, 2026-11-27). Adding up the shares of K takes as long as some
-K blocks. Those of a cluster are for few tiles: at 33 shapes, 22 of which have few, the choice takes 0.7 % more in
-bursts than the fastest of 30 tiles, 1.7 % under load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). 64x32
-is 5 to 13 % faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared at 1096x448x1792
-(bursts, H200, 2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round (bursts, H100,
-2026-11-25)."""
-
-TILES_OF_OTHER_SIZES = {
-    Tile(256, 128): (range(5120, LIMIT), range(LIMIT)),
-    Tile(64, 256): (range(640), range(LIMIT)),
-    Tile(128, 64): (range(640, 2048), range(2048, LIMIT)),
-    Tile(128, 96, split_k=2): (range(1600, LIMIT), range(LIMIT)),
-    Tile(128, 128, split_k=2): (range(512, 640), range(LIMIT)),
-    Tile(64, 32): (range(768, LIMIT), range(LIMIT)),
-}
-"""Tiles that are not worth compiling for these N with these K from `MANY_ROWS` rows on. None of them was the
-fastest of those measured there, or by 1 % at most, or is by the model, by 2 %; with them some weights would need eleven
-kernels. 256x128 is 1.7 % slower than 128x256 at 28 shapes of 5120 columns and more, where the model has them as fast,
-and 0.4 % faster at best; with less columns it is as fast (bursts and load that lasts, H200, 2026-11-28)."""
-
-TILES_IN_WHOLE_COLUMNS = {Tile(128, 256): 2304}
-"""Tiles that are not worth compiling for less columns than this where at most half of the last tile of a row is used:
-256x128 is as good there within 1.2 % by the model, and eleven kernels would be needed of N = 2112."""
-
-MANY_ROWS = 256
-CLUSTER_TILES = (Tile(64, 64, cluster_m=2), Tile(64, 64, cluster_n=2))
-TILES_OF_FEW_ROWS = (*CLUSTER_TILES, Tile(128, 64, split_k=2), Tile(192, 96), Tile(192, 128, split_k=2))
-"""Tiles that are worth compiling for less than `MANY_ROWS` rows, as choices count them, alone. From 64 rows on no
-cluster that shares operands was the fastest at any of those shapes. 128x64 with K divided is 4 to 6 % faster than
-others at 96 and 128x4096x7168 with a static weight; tiles of 192 rows, which read a weight once, by 3 to 8 % at 160 and
-192 rows of three N x K of 13 (H200, 2026-11-27). Where B has row scales only the clusters are, and of the others
-nothing was measured."""
 
 DEEP_RING_K, SHALLOW_RING_K = 2048, 4096
 DEPTHS: dict[Tile, tuple[range, int | None, int | None]] = {
@@ -132,9 +69,7 @@ def candidate_configs(
     k: int | None = None,
 ) -> Iterator[TileConfig]:
     """Every config worth compiling for so much K, in a fixed order; without ``k`` one of each tile."""
-    of_rows = TILES_OF_ROW_SCALES if scaling is Scaling.ROW else ()
-    of_few_rows = CLUSTER_TILES if scaling is Scaling.ROW else TILES_OF_FEW_ROWS
-    for tile in (*TILES, *of_rows, *TILES_OF_SOME_K, *of_few_rows):
+    for tile in (tile for tile, worth in TILES.items() if scaling in worth.scalings):
         config = deepest_config(tile, store, output, scaling)
         if config is not None:
             yield config
@@ -156,26 +91,6 @@ def depths(tile: Tile, store: StoreKind, output: OutputType, scaling: Scaling, k
         return ()
     shallow, deep = (deepest_config(tile, store, output, scaling, fewest) for fewest in slots)
     return () if shallow is None or deep is None or shallow == deep else (shallow, deep)
-
-
-def is_for_few_rows(config: TileConfig) -> bool:
-    """Whether it is a candidate for less than `MANY_ROWS` rows alone."""
-    return config.tile in TILES_OF_FEW_ROWS
-
-
-def is_for_other_k(config: TileConfig, k: int) -> bool:
-    """Whether it is a candidate for longer or shorter K alone."""
-    return config.tile in TILES_OF_SOME_K and k not in TILES_OF_SOME_K[config.tile]
-
-
-def is_for_other_sizes(config: TileConfig, problem: Problem) -> bool:
-    """Whether, with so many rows, it is a candidate for other N and K alone."""
-    if problem.m < MANY_ROWS:
-        return False
-    if problem.n < TILES_IN_WHOLE_COLUMNS.get(config.tile, 0):
-        return 0 < problem.n % config.block_n <= config.block_n // 2
-    ns, ks = TILES_OF_OTHER_SIZES.get(config.tile, (range(0), range(0)))
-    return problem.n in ns and problem.k in ks
 
 
 def has_divided_round(tiles: int, ctas: int) -> bool:
@@ -214,16 +129,18 @@ def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) ->
     """Why a config comes after all others whatever its predicted cost, or an empty string. It is right all the same."""
     if isinstance(config, SwapAbConfig):
         return ""
-    if problem.m >= MANY_ROWS and is_for_few_rows(config):
-        return f"it is for less than {MANY_ROWS} rows, so that one weight needs few kernels"
-    # A batch-invariant product has few configs as it is.
-    if not problem.batch_invariant and is_for_other_k(config, problem.k):
-        of_k = TILES_OF_SOME_K[config.tile]
-        limit = f"from {of_k.start}" if problem.k < of_k.start else f"below {of_k.stop}"
-        return f"it is for K {limit}, so that one weight needs few kernels"
-    if not problem.batch_invariant and is_for_other_sizes(config, problem):
-        return "it is for other N and K, so that one weight needs few kernels"
-    tiles_m, tiles_n = -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+    worth, tiles_m, tiles_n = TILES[config.tile], -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+    of_k = worth.k(problem.m)
+    if not of_k:
+        of_rows = "from" if problem.m < MANY_ROWS else "for less than"
+        return f"it is {of_rows} {MANY_ROWS} rows"
+    if not problem.batch_invariant:  # such a product has few configs as it is
+        if problem.k not in of_k:
+            return f"it is for K {f'from {of_k.start}' if problem.k < of_k.start else f'below {of_k.stop}'}"
+        if problem.m >= MANY_ROWS and problem.n not in worth.n:
+            return f"it is for N below {worth.n.stop}"
+    if problem.m >= MANY_ROWS and tiles_m * tiles_n > worth.rounds * chip.num_sms:
+        return f"it is for {'one round' if worth.rounds == 1 else f'{worth.rounds} rounds'} of tiles at most"
     if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
         return "a CTA of its clusters would have no tile"
     if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
@@ -231,6 +148,11 @@ def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) ->
     if is_of_other_depth(config, problem, tiles_m * tiles_n, chip.num_sms):
         return "with another depth of its ring it is for so many tiles"
     return ""
+
+
+def rows_decide(config: TileConfig) -> bool:
+    """Whether from `MANY_ROWS` on it depends on the number of rows what `why_last` says."""
+    return config.split_k > 1 or config.tile in DEPTHS or TILES[config.tile].rounds < math.inf
 
 
 MAX_STAGES = 8

@@ -11,6 +11,7 @@ from fp8gemm.errors import InputError
 from fp8gemm.tuning.candidates import why_last
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.many_rows import MOST_KERNELS
 from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.select import Config, as_launched, is_compared_in_bursts, ranked_configs, rounded
@@ -166,7 +167,8 @@ def _tied(configs: Sequence[Config]) -> Iterator[str]:
 def _lost(problem: Problem, winner: Config, loser: Config, costs: Costs, chip: Chip) -> str:
     more = costs[loser].total_us - costs[winner].total_us
     if more <= 0:
-        return f"{loser.label} is predicted no slower, but {why_last(problem, loser, chip)}."
+        not_worth = f"it is none of the {MOST_KERNELS} kernels at most that are compiled for this weight and many rows"
+        return f"{loser.label} is predicted no slower, but {why_last(problem, loser, chip) or not_worth}."
     own = _parts(costs[winner])
     excess = {name: us - own[name] for name, us in _parts(costs[loser]).items()}
     worst = sorted((name for name in excess if excess[name] > 0), key=lambda name: -excess[name])[:2]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fp8gemm.tuning import hopper, swap_ab
-from fp8gemm.tuning.candidates import candidate_configs, deepest_config, is_for_few_rows, is_for_other_k
+from fp8gemm.tuning.candidates import candidate_configs, deepest_config
 from fp8gemm.tuning.config import (
     BARRIER_BYTES,
     CROWDED_REGISTERS,
@@ -23,6 +23,7 @@ from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import FEW_ROWS, Grouping, StoreKind
 from fp8gemm.tuning.select import Config, invariant_wave_cols
 from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig
+from fp8gemm.tuning.tiles import TILES
 
 _SLOW_TILE = (128, 160)
 """Slower than its neighbours by 3 to 7 % at all of DeepGEMM's shapes (H200, 2026-11-22), and by 4 to 8 % than what is
@@ -104,7 +105,8 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
     for config in candidate_configs(problem.store, problem.output, problem.scaling):
-        if is_for_few_rows(config) or (width is None and is_for_other_k(config, problem.k)):
+        worth = TILES[config.tile]
+        if not (worth.groups and worth.many) or (width is None and problem.k not in worth.many):
             continue
         if config.tile[:2] in (_TALL_TILE, _WIDE_TILE) or (width is None and config.tile[:2] == _SLOW_TILE):
             continue

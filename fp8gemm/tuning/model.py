@@ -19,12 +19,13 @@ from dataclasses import field
 
 from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import SCALE_BLOCK
-from fp8gemm.tuning.candidates import MANY_ROWS, divides_last_round, has_divided_round
+from fp8gemm.tuning.candidates import divides_last_round, has_divided_round
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.l2 import STREAMED_FROM, raster_band, refetched_bytes, streamed_rows
 from fp8gemm.tuning.problem import Problem, Scaling
+from fp8gemm.tuning.tiles import MANY_ROWS
 
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""

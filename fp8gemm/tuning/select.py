@@ -9,10 +9,11 @@ from functools import cache, lru_cache
 from operator import itemgetter
 
 from fp8gemm.sizes import check_whole_sizes
-from fp8gemm.tuning.candidates import DEPTHS, MANY_ROWS, candidate_configs, is_for_few_rows, least_k, why_last
+from fp8gemm.tuning.candidates import candidate_configs, least_k, why_last
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.dependent_launch import starts_ahead
 from fp8gemm.tuning.hopper import Chip, named_chip
+from fp8gemm.tuning.many_rows import Candidates, fastest, worth_compiling
 from fp8gemm.tuning.model import Predictor, TileCost, tile_cost
 from fp8gemm.tuning.problem import (
     FEW_ROWS,
@@ -29,6 +30,7 @@ from fp8gemm.tuning.problem import (
 from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig, swap_ab_candidates, tiles_of
 from fp8gemm.tuning.swap_ab_model import predict_swap_ab
 from fp8gemm.tuning.table import Tables, tables_in_force
+from fp8gemm.tuning.tiles import MANY_ROWS, TILES
 
 Config = TileConfig | SwapAbConfig
 """What a kernel of either orientation is compiled for."""
@@ -71,7 +73,8 @@ def select_config(problem: Problem, chip: Chip, tables: Tables | None = None) ->
 def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
     """Every legal config, best first. All of them are right for every M.
 
-    The one that a table names comes first, and the others by predicted cost. ``tables`` are those in force by default.
+    The one that a table names comes first, or the one of least predicted cost: from `MANY_ROWS` rows on of those that
+    are worth compiling for this weight. The others follow by cost. ``tables`` are those in force by default.
     """
     eligible, last = _ranked_in_force(problem, chip, tables)
     return eligible + last
@@ -152,30 +155,17 @@ def _problem(
 
 @lru_cache(maxsize=1024)
 def _of_many_rows(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[int, Config], ...]:
-    """`config_by_m` from `MANY_ROWS` to ``problem.m``: hundreds of choices, of which none ranks more than the best.
+    """`config_by_m` from `MANY_ROWS` to ``problem.m``: hundreds of choices, of which none ranks more than the best."""
+    candidates, tuned = _of_weight(_without_m(problem), chip), tables.rows(problem, chip)
+    by_m = ((m, replace(problem, m=m)) for m in counted_between(MANY_ROWS, problem.m))
+    return joined(
+        [(m, select_config(at_m, chip, tables) if m in tuned else fastest(candidates, at_m, chip)) for m, at_m in by_m]
+    )
 
-    From there on the same configs come last for all M, but for those that divide K, of which the more do, and for those
-    that a tile has two of.
-    """
-    least_m, tuned = replace(problem, m=MANY_ROWS), tables.rows(problem, chip)
-    eligible = [
-        each
-        for each in _predictors(_without_m(problem), chip)
-        if each[0].tile in DEPTHS or not why_last(least_m, each[0], chip)
-    ]
-    steps: list[tuple[int, Config]] = []
-    for m in counted_between(MANY_ROWS, problem.m):
-        if m in tuned:
-            steps.append((m, select_config(replace(problem, m=m), chip, tables)))
-            continue
-        best, least = eligible[0][0], math.inf
-        for config, predictor in eligible:
-            us = predictor.total_us(m, least)
-            depends_on_m = config.split_k > 1 or config.tile in DEPTHS
-            if us < least and not (depends_on_m and why_last(replace(problem, m=m), config, chip)):
-                best, least = config, us
-        steps.append((m, best))
-    return joined(steps)
+
+@lru_cache(maxsize=1024)
+def _of_weight(problem: Problem, chip: Chip) -> Candidates:
+    return worth_compiling(_predictors(problem, chip), problem, chip)
 
 
 def joined(steps: Sequence[tuple[int, Config]]) -> tuple[tuple[int, Config], ...]:
@@ -206,14 +196,21 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
     last: list[Config] = []
     for _, config in sorted(costs, key=itemgetter(0)):
         (last if why_last(problem, config, chip) else eligible).append(config)
+    if problem.m >= MANY_ROWS:
+        of_weight = {config for config, _ in _of_weight(_without_m(problem), chip)}
+        _put_first(next(config for config in eligible if config in of_weight), eligible)
     tuned = tables.config(problem, chip, eligible)
     if tuned is None and problem.static_weights and (launched := as_launched(problem, eligible[0], chip)) != problem:
         # Behind the kernel before it, it is the product that entries for a weight that may change are of.
         tuned = tables.config(launched, chip, eligible)
     if tuned is not None:
-        eligible.remove(tuned)
-        eligible.insert(0, tuned)
+        _put_first(tuned, eligible)
     return tuple(eligible), tuple(last)
+
+
+def _put_first(config: Config, configs: list[Config]) -> None:
+    configs.remove(config)
+    configs.insert(0, config)
 
 
 def _without_m(problem: Problem) -> Problem:
@@ -245,12 +242,19 @@ def invariant_wave_cols(n: int, k: int, scaling: Scaling, chip: Chip) -> int:
     def cost(width: int) -> float:
         of_width = [(config, predictor) for config, predictor in predictors if _is_invariant(config, width)]
         return sum(
-            math.log(min(each.total_us(m) for config, each in of_width if m < MANY_ROWS or not is_for_few_rows(config)))
-            for m in TYPICAL_ROWS
+            math.log(min(each.total_us(m) for config, each in of_width if _sets_width(config, m))) for m in TYPICAL_ROWS
         )
 
-    widths = {config.wave_cols for config, _ in predictors if _is_in_order(config)}
+    widths = {
+        config.wave_cols
+        for config, _ in predictors
+        if _is_in_order(config) and all(_sets_width(config, m) for m in TYPICAL_ROWS)
+    }
     return min(sorted(widths, reverse=True), key=cost)
+
+
+def _sets_width(config: TileConfig, m: int) -> bool:
+    return TILES[config.tile].sets_width(m)
 
 
 def _is_in_order(config: TileConfig) -> bool:

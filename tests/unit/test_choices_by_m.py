@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from dataclasses import replace
 from functools import partial
@@ -11,13 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fp8gemm.tuning.candidates import DEPTHS, MANY_ROWS, candidate_configs, is_for_other_sizes, why_last
+from fp8gemm.tuning.candidates import DEPTHS, candidate_configs, rows_decide, why_last
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
 from fp8gemm.tuning.model import Predictor, predict, tile_cost
-from fp8gemm.tuning.problem import Grouping, Problem, counted_between, packed_problem
-from fp8gemm.tuning.select import config_by_m, ranked_configs, select
+from fp8gemm.tuning.problem import Grouping, Problem, counted_between, counted_rows, packed_problem
+from fp8gemm.tuning.select import config_by_m, eligible_configs, ranked_configs, select
+from fp8gemm.tuning.tiles import MANY_ROWS
 from tests.pace import quiet_ms
 from tests.problems import any_problem
 from tests.ring_depths import wants_deeper_ring
@@ -56,7 +58,8 @@ def test_what_comes_last_from_many_rows_on_does_not_depend_on_m(problem: Problem
         for m in (MANY_ROWS, problem.m + MANY_ROWS, 2**31)
     ]
     assert last[0] <= last[1] <= last[2]
-    assert all(config.split_k > 1 for config in last[2] - last[0])  # each cluster has one tile, and all run at once
+    # Each cluster has one tile, and all run at once; or all tiles do.
+    assert all(rows_decide(config) for config in last[2] - last[0])
 
 
 @some
@@ -65,9 +68,6 @@ def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, 
     of_problem = problem.store, problem.output, problem.scaling
     depths = [config for config in candidate_configs(*of_problem, problem.k) if config.tile in DEPTHS]
     eligible = [config for config in depths if not why_last(problem, config, named_chip(chip))]
-    of_other_sizes = [
-        config for config in depths if not problem.batch_invariant and is_for_other_sizes(config, problem)
-    ]
     for tile in DEPTHS:
         of_tile = [config for config in depths if config.tile == tile]
         assert len(of_tile) < 3
@@ -75,9 +75,7 @@ def test_of_a_tile_with_two_depths_of_its_ring_one_comes_last(problem: Problem, 
             assert problem.k >= 2048 if tile.block_n == 256 else problem.k < 4096
             first = max if wants_deeper_ring(problem, of_tile[0], named_chip(chip).num_sms) else min
             of_tile = [first(of_tile, key=lambda config: config.stages)]
-        assert [config for config in eligible if config.tile == tile] == [
-            config for config in of_tile if config not in of_other_sizes
-        ]
+        assert [config for config in eligible if config.tile == tile] == of_tile
 
 
 @some
@@ -120,3 +118,28 @@ def test_all_choices_of_a_weight_take_some_fifteen_milliseconds() -> None:
     config_by_m(Problem(16384, 64, 2048), named_chip("h200"))
     weights = [Problem(16384, n, 2048) for n in range(4160, 5440, 128)]
     assert quiet_ms(partial(config_by_m, weight, named_chip("h200")) for weight in weights) < 30
+
+
+@pytest.mark.parametrize("chip", sorted(CHIPS))
+def test_any_weight_needs_ten_kernels_at_most_from_many_rows_on(chip: str) -> None:
+    """Of some more than ten would be the fastest for some M: those that are left are worth the most."""
+    draw, at_limit = random.Random(24), 0
+    for _ in range(40):
+        n, k = draw.choice((draw.randint(1, 8192), draw.randint(256, 2300))), 16 * draw.randint(1, 1024)
+        steps = config_by_m(Problem(2**20, n, k), named_chip(chip))
+        configs = {config for m, config in steps if m >= MANY_ROWS}
+        assert len(configs) <= 10, (n, k)
+        at_limit += len(configs) == 10
+    assert at_limit  # or nothing would have been left out
+
+
+@pytest.mark.parametrize(("n", "k"), [(560, 11392), (1183, 14752), (2034, 16), (4096, 7168)])
+def test_what_is_left_out_costs_little(n: int, k: int) -> None:
+    """By the model, for M that are equally likely by their logarithm."""
+    chip = named_chip("h200")
+    more = []
+    for m in (counted_rows(round(256 * 2 ** (step / 8))) for step in range(49)):
+        first, *others = eligible_configs(Problem(m, n, k), chip)
+        us = predict(Problem(m, n, k), first, chip).total_us  # type: ignore[arg-type]
+        more.append(us / min(us, *(predict(Problem(m, n, k), each, chip).total_us for each in others)) - 1)  # type: ignore[arg-type]
+    assert sum(more) / len(more) < 0.005 and max(more) < 0.1

@@ -89,7 +89,7 @@ def test_the_first_product_imports_few_modules_of_ours() -> None:
     """Each takes 0.2 to 0.5 ms, and a process's first product is to come within 50 ms."""
     ours = [name for name in look("fp8gemm.gemm")["modules"] if name.split(".")[0] == "fp8gemm"]
     assert "fp8gemm.products.dense" in ours and "fp8gemm.kernels.loaded" in ours
-    assert len(ours) <= 66, ours
+    assert len(ours) <= 68, ours
 
 
 def test_nor_does_a_question_that_needs_no_gpu() -> None:

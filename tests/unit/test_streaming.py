@@ -8,7 +8,7 @@ import pytest
 
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.lab.labels import labelled_config
-from fp8gemm.tuning.candidates import MANY_ROWS, TILES_OF_FEW_ROWS, candidate_configs, is_for_few_rows
+from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.constants import DEFAULT
 from fp8gemm.tuning.grouped import select_grouped
 from fp8gemm.tuning.grouped_problem import GroupedProblem
@@ -18,6 +18,7 @@ from fp8gemm.tuning.model import Cost, predict
 from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import invariant_wave_cols, select_config
 from fp8gemm.tuning.table import NO_TABLES
+from fp8gemm.tuning.tiles import MANY_ROWS, TILES
 
 H200 = named_chip("h200")
 
@@ -74,10 +75,11 @@ def test_the_model_knows_and_a_product_takes_no_less_than_its_parts(m: int, n: i
 
 def test_tiles_of_192_rows_are_three_warpgroups_and_for_few_rows_of_a_weight() -> None:
     tall = [config for config in candidate_configs(StoreKind.TMA) if config.block_m == 192]
+    tall = [config for config in tall if TILES[config.tile].few]
     assert {(config.block_n, config.split_k) for config in tall} == {(96, 1), (128, 2)}
     for config in tall:
         assert (config.warpgroups_m, config.warpgroups, config.threads) == (3, 3, 512)
-        assert is_for_few_rows(config) and config.tile in TILES_OF_FEW_ROWS
+        assert not TILES[config.tile].many or TILES[config.tile].rounds < 3
     chosen = {select_config(Problem(192, n, k), H200, NO_TABLES).tile for n, k in ((24576, 1536), (7168, 16384))}
     assert chosen == {config.tile for config in tall}
     of_rows = candidate_configs(StoreKind.TMA, OutputType.FLOAT32, Scaling.ROW)
@@ -91,5 +93,5 @@ def test_what_is_for_few_rows_does_not_decide_for_many(chip: str, n: int, k: int
     width = invariant_wave_cols(n, k, Scaling.BLOCK, named_chip(chip))
     many = {select_config(Problem(m, n, k, batch_invariant=True), named_chip(chip)) for m in (MANY_ROWS, 1024, 8192)}
     assert {config.wave_cols for config in many} == {width}  # type: ignore[union-attr]
-    assert not any(is_for_few_rows(config) for config in many)  # type: ignore[arg-type]
+    assert all(TILES[config.tile].many for config in many)  # type: ignore[union-attr]
     assert width != 96

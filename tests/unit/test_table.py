@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fp8gemm import settings
 from fp8gemm.tuning import table
-from fp8gemm.tuning.candidates import candidate_configs, is_for_few_rows
+from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS, Chip, named_chip
 from fp8gemm.tuning.problem import (
@@ -39,6 +39,7 @@ from fp8gemm.tuning.select import (
     select_config,
 )
 from fp8gemm.tuning.table import NO_TABLES, Entry, Table, Tables, read_table, tile_of, write_table
+from fp8gemm.tuning.tiles import TILES
 
 H200 = named_chip("h200")
 N, K = 7168, 2048
@@ -172,7 +173,7 @@ def test_beyond_few_rows_an_entry_holds_for_a_static_weight_too(m: int, holds: b
 @pytest.mark.filterwarnings("ignore:.*the entry is passed over")
 def test_an_entry_cannot_bring_a_config_that_the_choice_may_not_fall_on(write: Write) -> None:
     """Or one weight would need more kernels than are promised."""
-    few_rows = next(config for config in CANDIDATES if is_for_few_rows(config) and config.cluster_m == 1)
+    few_rows = next(config for config in CANDIDATES if not TILES[config.tile].many and config.cluster_m == 1)
     for m, chosen in ((64, True), (777, False)):
         with settings.scope(tables=[write(entry(replace(PROBLEM, m=m), few_rows))]):
             assert (tile_of(select(m, N, K)) == tile_of(few_rows)) == chosen

@@ -9,21 +9,11 @@ from typing import Any
 import pytest
 
 from fp8gemm.tuning import hopper
-from fp8gemm.tuning.candidates import (
-    MANY_ROWS,
-    MAX_STAGES,
-    NARROW_SLOTS,
-    TILES,
-    TILES_OF_FEW_ROWS,
-    TILES_OF_SOME_K,
-    candidate_configs,
-    deepest_config,
-    is_for_few_rows,
-    is_for_other_k,
-    is_for_other_sizes,
-)
+from fp8gemm.tuning.candidates import MAX_STAGES, NARROW_SLOTS, candidate_configs, deepest_config, why_last
 from fp8gemm.tuning.config import STAGING_COLS, Tile, TileConfig, shared_bytes, staged_part, staged_parts, violations
+from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.tiles import MANY_ROWS, TILES
 
 SHARED_LIMIT = 232_448  # what a CTA of compute capability 9.0 may ask for
 TMA, PREDICATED = StoreKind.TMA, StoreKind.PREDICATED
@@ -105,48 +95,78 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
         assert config.staging_slots == most or shared_bytes(roomier, store, output, scaling) > SHARED_LIMIT
 
 
+@pytest.mark.parametrize("scaling", list(Scaling))
 @pytest.mark.parametrize("store", list(StoreKind))
-def test_clusters_and_the_smallest_tiles_are_for_few_rows(store: StoreKind) -> None:
-    every = [config.tile for config in candidate_configs(store)]
-    assert every == [*TILES, *TILES_OF_SOME_K, *TILES_OF_FEW_ROWS]
-    for config in candidate_configs(store):
-        assert is_for_few_rows(config) or config.cluster_m * config.cluster_n == 1
+def test_clusters_that_share_operands_of_block_scaled_products_are_for_few_rows(
+    store: StoreKind, scaling: Scaling
+) -> None:
+    every = [config.tile for config in candidate_configs(store, scaling=scaling)]
+    wanted = [tile for tile, worth in TILES.items() if scaling in worth.scalings]
+    assert every == [tile for tile in wanted if deepest_config(tile, store, scaling=scaling)]
+    assert len(every) > 12 and (scaling is Scaling.ROW or every == wanted)
+    for tile in every:
+        assert not TILES[tile].many or tile == Tile(128, 224, cluster_m=2) or tile.cluster_m * tile.cluster_n == 1
 
 
 SPLIT = {Tile(128, 128, split_k=2), Tile(128, 96, split_k=2), Tile(64, 128, split_k=4)}
 LONG, NARROW = {Tile(64, 64, warpgroups_k=2), Tile(256, 128)}, {Tile(64, 32), Tile(64, 64), Tile(64, 96)}
+LONG_ROUND, SHORT_ROUND = {Tile(64, 80), Tile(64, 160), Tile(128, 80), Tile(128, 144), Tile(256, 96)}, {Tile(192, 64)}
+TWO_ROUNDS = {Tile(128, 96), Tile(192, 96), Tile(128, 144)}
+OF_FEW_ROUNDS = LONG_ROUND | SHORT_ROUND | TWO_ROUNDS
+OF_FEW_ROWS = {
+    Tile(64, 64, cluster_m=2),
+    Tile(64, 64, cluster_n=2),
+    Tile(128, 64, split_k=2),
+    Tile(192, 128, split_k=2),
+}
+H200 = named_chip("h200")
+
+
+def last_tiles(problem: Problem) -> set[Tile]:
+    """Those of which the config, or both, comes last."""
+    configs = list(candidate_configs(problem.store, problem.output, problem.scaling, problem.k))
+    eligible = {config.tile for config in configs if not why_last(problem, config, H200)}
+    return {config.tile for config in configs} - eligible
 
 
 @pytest.mark.parametrize(
-    ("k", "others"), [(16, SPLIT | LONG), (1008, SPLIT | LONG), (1024, LONG), (2032, LONG), (2048, NARROW)]
-)
-def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: set[Tile]) -> None:
-    for config in candidate_configs(TMA):
-        assert is_for_other_k(config, k) == (config.tile in others)
-
-
-NARROW_SPLIT = Tile(128, 96, split_k=2)
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "others"),
+    ("k", "others"),
     [
-        (8, 16, {Tile(128, 256), Tile(64, 256)}),
-        (511, 2032, {Tile(64, 256)}),
-        (512, 2032, {Tile(64, 256), Tile(128, 128, split_k=2)}),
-        (640, 2032, {Tile(128, 256)}),
-        (641, 2048, {Tile(128, 64)}),
-        (768, 2048, {Tile(128, 64), Tile(64, 32)}),
-        (2047, 2048, {Tile(128, 64), Tile(64, 32), NARROW_SPLIT}),
-        (2048, 2048, {Tile(64, 32), NARROW_SPLIT}),
-        (2176, 2048, {Tile(128, 256), Tile(64, 32), NARROW_SPLIT}),
-        (4096, 16384, {Tile(64, 32), NARROW_SPLIT}),
+        (16, SPLIT | LONG | LONG_ROUND),
+        (1008, SPLIT | LONG | LONG_ROUND),
+        (1024, LONG | LONG_ROUND),
+        (2032, LONG | LONG_ROUND),
+        (2048, NARROW | SHORT_ROUND),
     ],
 )
-def test_with_many_rows_some_tiles_are_for_other_sizes_alone(n: int, k: int, others: set[Tile]) -> None:
-    for config in candidate_configs(TMA):
-        assert is_for_other_sizes(config, Problem(MANY_ROWS, n, k)) == (config.tile in others)
-        assert not is_for_other_sizes(config, Problem(MANY_ROWS - 1, n, k))
+def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: set[Tile]) -> None:
+    assert last_tiles(Problem(MANY_ROWS, 640, k)) == others | OF_FEW_ROWS
+    of_many_rows = OF_FEW_ROUNDS - {Tile(192, 96)}
+    assert last_tiles(Problem(MANY_ROWS - 1, 640, k)) == others | of_many_rows
+
+
+@pytest.mark.parametrize(("n", "of_less"), [(1599, 0), (1600, 1), (5119, 1), (5120, 2)])
+def test_with_many_rows_some_tiles_are_for_less_columns(n: int, of_less: int) -> None:
+    def reasons(m: int) -> list[str]:
+        return [why_last(Problem(m, n, 4096), config, H200) for config in candidate_configs(TMA)]
+
+    assert sum(reason.startswith("it is for N below") for reason in reasons(MANY_ROWS)) == of_less
+    assert not any("for N below" in reason for reason in reasons(MANY_ROWS - 1))
+
+
+@pytest.mark.parametrize("k", [512, 4096])
+def test_some_tiles_are_for_few_rounds(k: int) -> None:
+    """Of 132 tiles that all run at once, or twice as many, and not of one more."""
+    for tile in (tile for tile in OF_FEW_ROUNDS if k in TILES[tile].many):
+        config = deepest_config(tile, TMA)
+        assert config is not None
+        rounds = 2 if tile in TWO_ROUNDS else 1
+        most, more = (Problem(tiles * tile.block_m, tile.block_n, k) for tiles in (132 * rounds, 132 * rounds + 1))
+        assert not why_last(most, config, H200)
+        assert f"it is for {('one round', '2 rounds')[rounds - 1]}" in why_last(more, config, H200)
+        assert bool(why_last(replace(most, m=192), config, H200)) == (tile != Tile(192, 96))
+        assert not why_last(replace(most, batch_invariant=True), config, H200)
+        assert not TILES[tile].sets_width(most.m)
 
 
 @pytest.mark.parametrize(("tile", "width"), WIDTHS.items(), ids=str)
@@ -171,7 +191,7 @@ def test_any_wave_of_whole_pairs_of_columns_may_share_k(
     config = deepest_config(Tile(64, block_n, 2, *cluster), store)
     assert config is not None and violations(config, store) == []
     assert (config.warpgroups_m, config.warpgroups_n, config.wave_cols) == (1, 1, block_n)
-    assert not is_for_few_rows(config) and f"-k2-s{config.stages}" in config.label
+    assert f"-k2-s{config.stages}" in config.label
 
 
 @pytest.mark.parametrize(("block_m", "block_n"), [(128, 64), (64, 48), (64, 256)])

@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 
 import fp8gemm
 from fp8gemm.errors import InputError
-from fp8gemm.tuning.candidates import (
-    DEPTHS,
-    MANY_ROWS,
-    candidate_configs,
-    is_for_few_rows,
-    is_for_other_k,
-    is_for_other_sizes,
-)
+from fp8gemm.tuning.candidates import DEPTHS, candidate_configs
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.explain import predict_config
 from fp8gemm.tuning.hopper import CHIPS, chip_name, chip_of_device, limited_chip, named_chip
@@ -37,6 +30,7 @@ from fp8gemm.tuning.select import (
     select_config,
 )
 from fp8gemm.tuning.swap_ab import resident_ctas, swap_ab_candidates, tiles_of
+from fp8gemm.tuning.tiles import MANY_ROWS, TILES
 from tests.pace import quiet_ms
 from tests.ring_depths import wants_deeper_ring
 
@@ -95,9 +89,12 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
         is_last = isinstance(config, TileConfig) and (
             -(-m // config.block_m) < config.cluster_m
             or -(-n // config.block_n) < config.cluster_n
-            or (rows >= MANY_ROWS and is_for_few_rows(config))
-            or is_for_other_k(config, k)
-            or is_for_other_sizes(config, Problem(rows, n, k))
+            or k not in (TILES[config.tile].many if rows >= MANY_ROWS else TILES[config.tile].few)
+            or (rows >= MANY_ROWS and n not in TILES[config.tile].n)
+            or (
+                rows >= MANY_ROWS
+                and -(-rows // config.block_m) * -(-n // config.block_n) > TILES[config.tile].rounds * named.num_sms
+            )
             or (
                 (k >= 2048 if config.block_n == 256 else k < 4096)
                 and store is StoreKind.TMA
@@ -111,7 +108,7 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
             )
         )
         order.append((is_last, predict_config(problem, config, named).total_us))
-    assert order == sorted(order)
+    assert order[1:] == sorted(order[1:]) and (rows >= MANY_ROWS or order == sorted(order))
     assert not order[0][0] and order[0][1] > 0
 
 
@@ -272,7 +269,9 @@ def test_many_rows_of_one_weight_need_at_most_ten_kernels(n: int, k: int, chip: 
     assert len({config for m, config in from_few_rows if m >= MANY_ROWS}) <= 10
 
 
-def test_a_first_choice_takes_a_millisecond_at_most() -> None:
-    """What it imports and reads comes once in a process."""
+def test_a_first_choice_takes_a_millisecond_and_the_first_for_many_rows_of_a_weight_some_six() -> None:
+    """What it imports and reads comes once in a process; and which kernels a weight needs, once for all M."""
     select(64, 64, 128)
-    assert quiet_ms(partial(select, 4097, n, 2048) for n in range(4160, 5440, 64)) < 1
+    assert quiet_ms(partial(select, 4097, n, 2048) for n in range(4160, 5440, 64)) < 9
+    assert quiet_ms(partial(select, 5001, n, 2048) for n in range(4160, 5440, 64)) < 1
+    assert quiet_ms(partial(select, 192, n, 2048) for n in range(5440, 6720, 64)) < 1

@@ -1,0 +1,73 @@
+"""The few kernels that serve one weight from `MANY_ROWS` rows on.
+
+Each candidate is the fastest for some M of some weight. A kernel costs its users half a second to compile, so where
+more than `MOST_KERNELS` would be chosen for a weight those are left out that are worth least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fp8gemm.tuning.candidates import rows_decide, why_last
+from fp8gemm.tuning.config import TileConfig
+from fp8gemm.tuning.hopper import Chip
+from fp8gemm.tuning.model import Predictor
+from fp8gemm.tuning.problem import Problem, counted_between, counted_rows
+from fp8gemm.tuning.tiles import MANY_ROWS
+
+MOST_KERNELS = 10
+LAST_ROWS = 16384
+"""As many as plans and layers are for unless told otherwise."""
+_ROWS = (MANY_ROWS, *counted_between(MANY_ROWS, LAST_ROWS, lambda m: counted_rows(m + m // 16)))
+"""M that are about equally likely by their logarithm. By all M instead of these the choice is no better: 0.06 % over
+the least predicted cost of all candidates (60 weights), in four times as long."""
+
+Candidates = Sequence[tuple[TileConfig, Predictor]]
+
+
+def fastest(candidates: Candidates, problem: Problem, chip: Chip) -> TileConfig:
+    """The first of those with the least predicted cost that the choice may fall on, which is on one of them at least:
+    some tile is for any number of rows. No other is ranked."""
+    best, least = candidates[0][0], math.inf
+    for config, predictor in candidates:
+        us = predictor.total_us(problem.m, least)
+        if us < least and not (rows_decide(config) and why_last(problem, config, chip)):
+            best, least = config, us
+    return best
+
+
+def worth_compiling(candidates: Candidates, problem: Problem, chip: Chip) -> Candidates:
+    """Those that are the fastest with some number of rows, `MOST_KERNELS` at most, in their order. Of the problem M is
+    ignored.
+
+    Of too many the one leaves first without which the choice loses least: what the next one takes longer, as a share,
+    with those numbers of rows that it serves.
+    """
+    least_m = replace(problem, m=MANY_ROWS)
+    candidates = [each for each in candidates if rows_decide(each[0]) or not why_last(least_m, each[0], chip)]
+    kept = {fastest(candidates, replace(problem, m=m), chip) for m in _ROWS}
+    if len(kept) > MOST_KERNELS:
+        kept = _worth_most({config: each for config, each in candidates if config in kept}, problem, chip)
+    return tuple(each for each in candidates if each[0] in kept)
+
+
+def _worth_most(candidates: Mapping[TileConfig, Predictor], problem: Problem, chip: Chip) -> set[TileConfig]:
+    left = set(candidates)
+    us_by_rows = [_predicted(candidates, replace(problem, m=m), chip) for m in _ROWS]
+    while len(left) > MOST_KERNELS:
+        lost = {config: 0.0 for config in candidates if config in left}
+        for us in us_by_rows:
+            best, *others = sorted((config for config in us if config in left), key=us.__getitem__)
+            lost[best] += us[others[0]] / us[best] - 1 if others else math.inf
+        left.remove(min(lost, key=lost.__getitem__))
+    return left
+
+
+def _predicted(candidates: Mapping[TileConfig, Predictor], problem: Problem, chip: Chip) -> dict[TileConfig, float]:
+    return {
+        config: predictor.total_us(problem.m)
+        for config, predictor in candidates.items()
+        if not (rows_decide(config) and why_last(problem, config, chip))
+    }

@@ -1,0 +1,117 @@
+"""The tiles of the ordinary orientation that are worth compiling, and for what."""
+
+from __future__ import annotations
+
+import math
+
+from fp8gemm.frozen import dataclass
+from fp8gemm.sizes import LIMIT
+from fp8gemm.tuning.config import Tile
+from fp8gemm.tuning.problem import Scaling
+
+MANY_ROWS = 256
+ALL, NONE = range(LIMIT), range(0)
+_SHORT, _LONG, _SPLIT = range(2048), range(2048, LIMIT), range(1024, LIMIT)
+_BLOCK, _ROW = frozenset({Scaling.BLOCK}), frozenset({Scaling.ROW})
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a tile is worth compiling for.
+
+    Attributes:
+        few: K with less than `MANY_ROWS` rows, as choices count them.
+        many: K from there on.
+        n: N from there on.
+        rounds: from there on for tiles that make so many at most.
+        groups: for groups, too, where nothing was measured of the others; from there on the width of batch-invariant
+            products does not depend on these either.
+        scalings: of B.
+    """
+
+    few: range = ALL
+    many: range = ALL
+    n: range = ALL
+    rounds: float = math.inf
+    groups: bool = True
+    scalings: frozenset[Scaling] = frozenset(Scaling)
+
+    def k(self, m: int) -> range:
+        """K with so many rows."""
+        return self.many if m >= MANY_ROWS else self.few
+
+    def sets_width(self, m: int) -> bool:
+        """Whether with so many rows the width of batch-invariant products depends on it."""
+        return bool(self.k(m)) and (self.groups or m < MANY_ROWS)
+
+
+def _of_k(ks: range) -> Worth:
+    return Worth(few=ks, many=ks)
+
+
+def _of_rounds(most: int, ks: range, few: range = NONE) -> Worth:
+    return Worth(few=few, many=ks, rounds=most, groups=False, scalings=_BLOCK)
+
+
+TILES: dict[Tile, Worth] = {
+    Tile(128, 128): Worth(),
+    Tile(128, 192): Worth(),
+    Tile(128, 160): Worth(),
+    Tile(128, 256): Worth(),
+    Tile(64, 256): Worth(),
+    Tile(64, 192): Worth(),
+    Tile(128, 64): Worth(),
+    Tile(64, 128): Worth(),
+    Tile(128, 224): Worth(scalings=_ROW),
+    Tile(128, 224, cluster_m=2): Worth(scalings=_ROW),
+    Tile(192, 128): Worth(scalings=_ROW),
+    Tile(256, 128): Worth(few=_LONG, many=_LONG, n=range(5120)),
+    Tile(64, 64, warpgroups_k=2): _of_k(_LONG),
+    Tile(128, 128, split_k=2): _of_k(_SPLIT),
+    Tile(128, 96, split_k=2): Worth(few=_SPLIT, many=_SPLIT, n=range(1600)),
+    Tile(64, 128, split_k=4): _of_k(_SPLIT),
+    Tile(64, 64): _of_k(_SHORT),
+    Tile(64, 32): _of_k(_SHORT),
+    Tile(64, 96): _of_k(_SHORT),
+    Tile(128, 96): _of_rounds(2, ALL),
+    Tile(64, 160): _of_rounds(1, _LONG),
+    Tile(64, 80): _of_rounds(1, _LONG),
+    Tile(128, 80): _of_rounds(1, _LONG),
+    Tile(128, 144): _of_rounds(2, _LONG),
+    Tile(256, 96): _of_rounds(1, _LONG),
+    Tile(192, 64): _of_rounds(1, _SHORT),
+    Tile(64, 64, cluster_m=2): Worth(many=NONE),
+    Tile(64, 64, cluster_n=2): Worth(many=NONE),
+    Tile(128, 64, split_k=2): Worth(many=NONE, scalings=_BLOCK),
+    Tile(192, 96): _of_rounds(2, ALL, few=ALL),
+    Tile(192, 128, split_k=2): Worth(many=NONE, scalings=_BLOCK),
+}
+"""Tiles worth compiling, and for what; of two that are predicted to cost the same the first is chosen. The first eight
+and one for the shape's K cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that
+lasts (H200, 2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 128x64 where both take one round, as
+500x2048x4096 and 512x2048x12288 (bursts, H100, 2026-11-25).
+
+- Row scales: in a cluster that shares B, 128x224 is 0.5 to 1 % faster than alone at 4096x7168x4096, in bursts and under
+  load that lasts; 128x192 and 128x128 are up to 1 % slower (H200, 2026-11-29).
+- 256x128 takes 1 to 2 % longer than 128x256 where rounds are as many, and is 9 % faster at 6959x4224x10880, where they
+  are 7 instead of 8 (bursts, H100, 2026-11-25), but not where the output counts as much as the product. At 21 shapes of
+  576 to 3968 columns where the model takes it, or nearly, it is 0 to 8 % faster than the best of three others, 4 % on
+  average (H200, 2026-11-27). At 28 of 5120 columns and more, where the model has them as fast, it is 1.7 % slower, and
+  0.4 % faster at best (bursts and load that lasts, H200, 2026-11-28).
+- K divided: adding up the shares takes as long as some K blocks. Tiles of which a cluster divides K are for few tiles:
+  at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the fastest of 30 tiles, 1.7 % under
+  load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24).
+- Short K: 64x32 is 5 to 13 % faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared
+  at 1096x448x1792 (bursts, H200, 2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round
+  (bursts, H100, 2026-11-25).
+- One round or two: where the model takes one of these for 2 % faster or more than what was chosen without them, it is
+  right, which it is not about three rounds and more under load that lasts. Beside that choice, in bursts and, after a
+  comma, under load that lasts (H200, 2026-11-29): 128x96 +0.4 to +4.2, +0.1 to +4.9 % at nine products of one round,
+  of two -1.2 to +7.8, -1.4 to +3.1 at six; 192x96 +2.1 to +11.7, +1.4 to +11.2 at five of one round, +4.0 to +4.8,
+  +3.7 to +5.2 at three of two, but -2.1 to +4.7, -7.2 to -2.5 of five to eight; 128x144 +2.7 to +3.7, +0.1 to +3.6 at
+  four of one, +0.6 to +2.0, +0.2 to +1.2 at three of two; 64x160 +2.6 to +5.4, +0.6 to +5.0 at four; 64x80 +0.2 to
+  +6.6, +0.3 to +5.7 at three; 128x80 +1.5, +1.4 and +3.7, +2.9 at two with long K, no better with short; 256x96 +5.9,
+  +4.7 and +7.0, +7.7; 192x64 +5.9, +5.9 at 4702x320x640. 256x112 gains +0.3 to +2.5 in bursts, -1.5 to +0.8.
+- Few rows: from 64 on no cluster that shares operands was the fastest at any of those shapes. 128x64 with K divided is
+  4 to 6 % faster than others at 96 and 128x4096x7168 with a static weight; tiles of 192 rows, which read a weight once,
+  by 3 to 8 % at 160 and 192 rows of three N x K of 13 (H200, 2026-11-27)."""
