@@ -21,6 +21,7 @@ SHOWS = {
     "random-burst-candidates-h200.json": ("and others in bursts, with candidates", "tuning.md#the-choice"),
     "random-burst-outliers-h200.json": ("five of those behind, with other tiles", "tuning.md#the-choice"),
     "few-parts-sustained-h200.json": ("twelve of those behind under load, with other tiles", "tuning.md#the-choice"),
+    "few-rounds-h200.json": ("tiles for one round or two, beside the choice without them", "tuning.md#the-choice"),
     "few-parts-burst-h200.json": ("where tiles of few parts are chosen no more", "tuning.md#the-choice"),
     "few-parts-few-rows-h200.json": ("and few rows, where they still are", "tuning.md#the-choice"),
     "bench-small-m-h200.json": ("few rows, beside reading the weight alone", "tuning.md#small-m"),
