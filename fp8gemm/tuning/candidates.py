@@ -132,8 +132,7 @@ def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) ->
     worth, tiles_m, tiles_n = TILES[config.tile], -(-problem.m // config.block_m), -(-problem.n // config.block_n)
     of_k = worth.k(problem.m)
     if not of_k:
-        of_rows = "from" if problem.m < MANY_ROWS else "for less than"
-        return f"it is {of_rows} {MANY_ROWS} rows"
+        return f"it is for {f'{MANY_ROWS} rows and more' if problem.m < MANY_ROWS else f'less than {MANY_ROWS} rows'}"
     if not problem.batch_invariant:  # such a product has few configs as it is
         if problem.k not in of_k:
             return f"it is for K {f'from {of_k.start}' if problem.k < of_k.start else f'below {of_k.stop}'}"

@@ -19,6 +19,7 @@ from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
 from fp8gemm.tuning.terms import Row, Value, config_rows, fact_rows, product_facts
+from fp8gemm.tuning.tiles import MANY_ROWS
 
 AnyCost = Cost | SwapAbCost
 Costs = Mapping[Config, AnyCost]
@@ -38,8 +39,9 @@ class Explanation:
         configs: the winner, and the best of the others by prediction: of its orientation, of grouped products of both.
         facts: rows of one value, of the problem and the chip.
         rows: rows of one value per config.
-        verdict: sentences: what bounds the problem; where the choice comes from and its largest term; what the first
-            config that is predicted slower loses to; what the other orientation would take.
+        verdict: sentences: what bounds the problem; where the choice comes from and its largest term; why the first
+            config that is predicted no slower is passed over, and what the first slower one loses to; what the other
+            orientation would take.
     """
 
     problem: Problem | GroupedProblem
@@ -84,12 +86,16 @@ def explain_choice(problem: Problem, chip: Chip, runners_up: int = 4) -> Explana
     if winner != least:
         choice = [_measured(winner, least, costs)]
     else:
-        ties = list(takewhile(lambda config: costs[config].total_us == costs[winner].total_us, shown[1:]))
-        losers = shown[1 + len(ties) :]
+        us = costs[winner].total_us
+        no_slower = list(takewhile(lambda config: costs[config].total_us <= us, shown[1:]))
+        ties = [config for config in no_slower if costs[config].total_us == us and not why_last(counted, config, chip)]
+        passed_over = [config for config in no_slower if config not in ties]
+        losers = shown[1 + len(no_slower) :]
         choice = [
             _predicted(winner, costs),
             *_tied(ties),
-            *(_lost(counted, winner, loser, costs, chip) for loser in losers[:1]),
+            *(_passed_over(counted, config, chip) for config in passed_over[:1]),
+            *(_lost(winner, loser, costs) for loser in losers[:1]),
         ]
     choice += _other_orientation(winner, costs)
     if problem.static_weights and not as_launched(problem, winner, chip).static_weights:
@@ -152,8 +158,9 @@ def _measured(winner: Config, least: Config, costs: Costs) -> str:
 def _predicted(winner: Config, costs: Costs) -> str:
     total, parts = costs[winner].total_us, _parts(costs[winner])
     largest = max(parts, key=lambda name: parts[name])
+    may_win = " that the choice may fall on" if any(cost.total_us < total for cost in costs.values()) else ""
     return (
-        f"{winner.label} has the least predicted cost of {len(costs)} legal configs, {in_us(total)}; "
+        f"{winner.label} has the least predicted cost of {len(costs)} legal configs{may_win}, {in_us(total)}; "
         f"its largest term is {largest}, {in_us(parts[largest])} ({parts[largest] / total:.0%})."
     )
 
@@ -164,11 +171,13 @@ def _tied(configs: Sequence[Config]) -> Iterator[str]:
         yield f"As long is predicted for {labels}: of equals the first in the order of candidates is taken."
 
 
-def _lost(problem: Problem, winner: Config, loser: Config, costs: Costs, chip: Chip) -> str:
+def _passed_over(problem: Problem, config: Config, chip: Chip) -> str:
+    of_others = f"this weight has other kernels, of which {MOST_KERNELS} at most are compiled from {MANY_ROWS} rows on"
+    return f"{config.label} is predicted no slower, but {why_last(problem, config, chip) or of_others}."
+
+
+def _lost(winner: Config, loser: Config, costs: Costs) -> str:
     more = costs[loser].total_us - costs[winner].total_us
-    if more <= 0:
-        not_worth = f"it is none of the {MOST_KERNELS} kernels at most that are compiled for this weight and many rows"
-        return f"{loser.label} is predicted no slower, but {why_last(problem, loser, chip) or not_worth}."
     own = _parts(costs[winner])
     excess = {name: us - own[name] for name, us in _parts(costs[loser]).items()}
     worst = sorted((name for name in excess if excess[name] > 0), key=lambda name: -excess[name])[:2]

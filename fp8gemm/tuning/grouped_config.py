@@ -106,7 +106,7 @@ def _tiles(problem: GroupedProblem, chip: Chip) -> Iterator[TileConfig]:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
     for config in candidate_configs(problem.store, problem.output, problem.scaling):
         worth = TILES[config.tile]
-        if not (worth.groups and worth.many) or (width is None and problem.k not in worth.many):
+        if not worth.is_general or (width is None and problem.k not in worth.many):
             continue
         if config.tile[:2] in (_TALL_TILE, _WIDE_TILE) or (width is None and config.tile[:2] == _SLOW_TILE):
             continue

@@ -7,34 +7,49 @@ more than `MOST_KERNELS` would be chosen for a weight those are left out that ar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from fp8gemm.sizes import LIMIT
 from fp8gemm.tuning.candidates import rows_decide, why_last
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.model import Predictor
-from fp8gemm.tuning.problem import Problem, counted_between, counted_rows
+from fp8gemm.tuning.problem import Problem, counted_rows
 from fp8gemm.tuning.tiles import MANY_ROWS
 
 MOST_KERNELS = 10
-LAST_ROWS = 16384
-"""As many as plans and layers are for unless told otherwise."""
-_ROWS = (MANY_ROWS, *counted_between(MANY_ROWS, LAST_ROWS, lambda m: counted_rows(m + m // 16)))
-"""M that are about equally likely by their logarithm. By all M instead of these the choice is no better: 0.06 % over
-the least predicted cost of all candidates (60 weights), in four times as long."""
+
+
+def _sampled_rows() -> Iterator[int]:
+    m = MANY_ROWS
+    while m < LIMIT:
+        yield m
+        # A sixteenth more, then a fifth; beyond what a plan can have no other tile comes to be the fastest.
+        m = counted_rows(m + m // 16) if m < 2**14 else counted_rows(m + m // 5) if m < 2**20 else LIMIT
+    yield counted_rows(LIMIT - 1)
+
+
+SAMPLED_ROWS = tuple(_sampled_rows())
+"""M that stand for all: up to 16384 about equally likely by their logarithm. By all M up to there instead the choice is
+no better, 0.06 % over the least predicted cost of all candidates (60 weights), and takes four times as long."""
 
 Candidates = Sequence[tuple[TileConfig, Predictor]]
 
 
+def may_be_chosen(config: TileConfig, problem: Problem, chip: Chip) -> bool:
+    """Whether the choice may fall on it, which with `MANY_ROWS` it may."""
+    return not (rows_decide(config) and why_last(problem, config, chip))
+
+
 def fastest(candidates: Candidates, problem: Problem, chip: Chip) -> TileConfig:
-    """The first of those with the least predicted cost that the choice may fall on, which is on one of them at least:
-    some tile is for any number of rows. No other is ranked."""
-    best, least = candidates[0][0], math.inf
+    """The first of those with the least predicted cost that the choice may fall on. No other is ranked."""
+    best, least = None, math.inf
     for config, predictor in candidates:
         us = predictor.total_us(problem.m, least)
-        if us < least and not (rows_decide(config) and why_last(problem, config, chip)):
+        if us < least and may_be_chosen(config, problem, chip):
             best, least = config, us
+    assert best is not None, "some tile is for any number of rows, and the fastest with the most"
     return best
 
 
@@ -47,7 +62,7 @@ def worth_compiling(candidates: Candidates, problem: Problem, chip: Chip) -> Can
     """
     least_m = replace(problem, m=MANY_ROWS)
     candidates = [each for each in candidates if rows_decide(each[0]) or not why_last(least_m, each[0], chip)]
-    kept = {fastest(candidates, replace(problem, m=m), chip) for m in _ROWS}
+    kept = {fastest(candidates, replace(problem, m=m), chip) for m in SAMPLED_ROWS}
     if len(kept) > MOST_KERNELS:
         kept = _worth_most({config: each for config, each in candidates if config in kept}, problem, chip)
     return tuple(each for each in candidates if each[0] in kept)
@@ -55,7 +70,7 @@ def worth_compiling(candidates: Candidates, problem: Problem, chip: Chip) -> Can
 
 def _worth_most(candidates: Mapping[TileConfig, Predictor], problem: Problem, chip: Chip) -> set[TileConfig]:
     left = set(candidates)
-    us_by_rows = [_predicted(candidates, replace(problem, m=m), chip) for m in _ROWS]
+    us_by_rows = [_predicted(candidates, replace(problem, m=m), chip) for m in SAMPLED_ROWS]
     while len(left) > MOST_KERNELS:
         lost = {config: 0.0 for config in candidates if config in left}
         for us in us_by_rows:
@@ -69,5 +84,5 @@ def _predicted(candidates: Mapping[TileConfig, Predictor], problem: Problem, chi
     return {
         config: predictor.total_us(problem.m)
         for config, predictor in candidates.items()
-        if not (rows_decide(config) and why_last(problem, config, chip))
+        if may_be_chosen(config, problem, chip)
     }

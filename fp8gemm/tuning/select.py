@@ -81,7 +81,8 @@ def ranked_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -
 
 
 def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None) -> tuple[Config, ...]:
-    """Those of `ranked_configs` that the choice may fall on, by prediction or by a table."""
+    """Those of `ranked_configs` that the choice may fall on, by prediction or by a table: from `MANY_ROWS` rows on most
+    of them by a table alone."""
     return _ranked_in_force(problem, chip, tables)[0]
 
 
@@ -197,8 +198,7 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
     for _, config in sorted(costs, key=itemgetter(0)):
         (last if why_last(problem, config, chip) else eligible).append(config)
     if problem.m >= MANY_ROWS:
-        of_weight = {config for config, _ in _of_weight(_without_m(problem), chip)}
-        _put_first(next(config for config in eligible if config in of_weight), eligible)
+        _put_first(fastest(_of_weight(_without_m(problem), chip), problem, chip), eligible)
     tuned = tables.config(problem, chip, eligible)
     if tuned is None and problem.static_weights and (launched := as_launched(problem, eligible[0], chip)) != problem:
         # Behind the kernel before it, it is the product that entries for a weight that may change are of.

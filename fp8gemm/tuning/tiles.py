@@ -24,8 +24,6 @@ class Worth:
         many: K from there on.
         n: N from there on.
         rounds: from there on for tiles that make so many at most.
-        groups: for groups, too, where nothing was measured of the others; from there on the width of batch-invariant
-            products does not depend on these either.
         scalings: of B.
     """
 
@@ -33,16 +31,20 @@ class Worth:
     many: range = ALL
     n: range = ALL
     rounds: float = math.inf
-    groups: bool = True
     scalings: frozenset[Scaling] = frozenset(Scaling)
 
     def k(self, m: int) -> range:
         """K with so many rows."""
         return self.many if m >= MANY_ROWS else self.few
 
+    @property
+    def is_general(self) -> bool:
+        """Whether it is for any number of rounds from there on. Of others nothing was measured with groups."""
+        return bool(self.many) and self.rounds == math.inf
+
     def sets_width(self, m: int) -> bool:
         """Whether with so many rows the width of batch-invariant products depends on it."""
-        return bool(self.k(m)) and (self.groups or m < MANY_ROWS)
+        return self.is_general if m >= MANY_ROWS else bool(self.few)
 
 
 def _of_k(ks: range) -> Worth:
@@ -50,14 +52,14 @@ def _of_k(ks: range) -> Worth:
 
 
 def _of_rounds(most: int, ks: range, few: range = NONE) -> Worth:
-    return Worth(few=few, many=ks, rounds=most, groups=False, scalings=_BLOCK)
+    return Worth(few=few, many=ks, rounds=most, scalings=_BLOCK)
 
 
 TILES: dict[Tile, Worth] = {
     Tile(128, 128): Worth(),
     Tile(128, 192): Worth(),
     Tile(128, 160): Worth(),
-    Tile(128, 256): Worth(),
+    Tile(128, 256): Worth(scalings=_BLOCK),
     Tile(64, 256): Worth(),
     Tile(64, 192): Worth(),
     Tile(128, 64): Worth(),
@@ -100,7 +102,8 @@ lasts (H200, 2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 
   0.4 % faster at best (bursts and load that lasts, H200, 2026-11-28).
 - K divided: adding up the shares takes as long as some K blocks. Tiles of which a cluster divides K are for few tiles:
   at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the fastest of 30 tiles, 1.7 % under
-  load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24).
+  load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). The model takes 128x96 so for faster than it is: 6.9 %
+  slower than 128x128 at 549x1216x12672 (load that lasts, H100, 2026-11-26). With more columns it is not measured.
 - Short K: 64x32 is 5 to 13 % faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared
   at 1096x448x1792 (bursts, H200, 2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round
   (bursts, H100, 2026-11-25).

@@ -18,6 +18,7 @@ from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.l2 import streamed_rows
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
+from fp8gemm.tuning.tiles import TILES
 from tests.first_steps import first_steps, steps_of_tile
 from tests.jit.sass import Instructions, find, instructions_of
 from tests.thirds import third_of
@@ -89,6 +90,9 @@ class Kernel:
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
     directory = tmp_path_factory.mktemp("sass")
     wanted = [(Problem(1, 7168, 2048), config) for config in candidate_configs(TMA)]
+    by_rows = Problem(1, 7168, 2048, FLOAT32, TMA, Scaling.ROW)
+    of_rows = candidate_configs(TMA, FLOAT32, Scaling.ROW)
+    wanted += [(by_rows, config) for config in of_rows if Scaling.BLOCK not in TILES[config.tile].scalings]
     # And, in a rotation of tiles and cluster shapes, the other store and a short K.
     others = [(Problem(1, 7168, 2048, store=PREDICATED), config) for config in list(candidate_configs(PREDICATED))[::4]]
     others += [(Problem(1, 576, 144), config) for config in list(candidate_configs(TMA))[1::4]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fp8gemm.tuning.constants import DEFAULT, GROUPED
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.model import tile_cost
 from fp8gemm.tuning.problem import Problem, Scaling, packed_problem
-from fp8gemm.tuning.select import select_config
+from fp8gemm.tuning.select import eligible_configs, select_config
 from fp8gemm.tuning.table import NO_TABLES
 from tests.stored import rows_of
 
@@ -22,17 +23,21 @@ MEASURED_AS = {"128x128-s5-c1x1": "128x128-s6-c1x1"}
 FEW_PARTS, FEW_ROWS = "few-parts-sustained-h200.json", "few-parts-few-rows-h200.json"
 
 
-def first(row: dict[str, Any], file: str) -> str:
-    """The label of the choice, as it was measured."""
+def ranked(row: dict[str, Any], file: str) -> list[str]:
+    """The labels of what may be chosen, by rank, as they were measured."""
     problem = packed_problem(row["m"], row["n"], row["k"])
-    label = select_config(problem, named_chip("h100" if "h100" in file else "h200"), NO_TABLES).label
-    return MEASURED_AS.get(label, label)
+    eligible = eligible_configs(problem, named_chip("h100" if "h100" in file else "h200"), NO_TABLES)
+    return [MEASURED_AS.get(config.label, config.label) for config in eligible]
+
+
+def first(row: dict[str, Any], file: str) -> str:
+    return ranked(row, file)[0]
 
 
 @pytest.mark.parametrize(
     ("file", "shapes", "most"),
     [
-        ("random-burst-h200.json", 100, 0.0019),
+        ("random-burst-h200.json", 100, 0.0022),
         ("random-burst-candidates-h200.json", 100, 0.0038),
         ("random-sustained-h200.json", 100, 0.0020),
         ("random-sustained-h100.json", 100, 0.0034),
@@ -44,9 +49,11 @@ def first(row: dict[str, Any], file: str) -> str:
 def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) -> None:
     rows = rows_of(file)
     assert len(rows) == shapes
-    chosen = [(row["us"], first(row, file)) for row in rows]
-    more = [us[label] / min(us.values()) - 1 for us, label in chosen if label in us]
-    assert shapes * 0.85 <= len(more) and sum(more) / shapes <= most  # tiles of one round came later
+    # Of those that are candidates since, the next by rank that was measured stands for the choice.
+    measured = [next(label for label in ranked(row, file) if label in row["us"]) for row in rows]
+    more = [row["us"][label] / min(row["us"].values()) - 1 for row, label in zip(rows, measured, strict=True)]
+    assert fmean(more) <= most
+    assert sum(label == first(row, file) for row, label in zip(rows, measured, strict=True)) >= 0.85 * shapes
 
 
 def test_few_parts_are_not_taken_where_larger_tiles_wait_less() -> None:

@@ -172,7 +172,7 @@ def test_beyond_few_rows_an_entry_holds_for_a_static_weight_too(m: int, holds: b
 
 @pytest.mark.filterwarnings("ignore:.*the entry is passed over")
 def test_an_entry_cannot_bring_a_config_that_the_choice_may_not_fall_on(write: Write) -> None:
-    """Or one weight would need more kernels than are promised."""
+    """For so many rows, that is: of the others it may bring any, however many kernels the weight has then."""
     few_rows = next(config for config in CANDIDATES if not TILES[config.tile].many and config.cluster_m == 1)
     for m, chosen in ((64, True), (777, False)):
         with settings.scope(tables=[write(entry(replace(PROBLEM, m=m), few_rows))]):
