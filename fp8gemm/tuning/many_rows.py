@@ -34,6 +34,9 @@ SAMPLED_ROWS = tuple(_sampled_rows())
 """M that stand for all: up to 16384 about equally likely by their logarithm. By all M up to there instead the choice is
 no better, 0.06 % over the least predicted cost of all candidates (60 weights), and takes four times as long."""
 
+_WEIGHTS = {m: 1.0 if m <= 2**14 else 0.25 for m in SAMPLED_ROWS}
+"""Of what is lost with so many rows: products of more are rare."""
+
 Candidates = Sequence[tuple[TileConfig, Predictor]]
 
 
@@ -70,12 +73,12 @@ def worth_compiling(candidates: Candidates, problem: Problem, chip: Chip) -> Can
 
 def _worth_most(candidates: Mapping[TileConfig, Predictor], problem: Problem, chip: Chip) -> set[TileConfig]:
     left = set(candidates)
-    us_by_rows = [_predicted(candidates, replace(problem, m=m), chip) for m in SAMPLED_ROWS]
+    us_by_rows = [(weight, _predicted(candidates, replace(problem, m=m), chip)) for m, weight in _WEIGHTS.items()]
     while len(left) > MOST_KERNELS:
         lost = {config: 0.0 for config in candidates if config in left}
-        for us in us_by_rows:
+        for weight, us in us_by_rows:
             best, *others = sorted((config for config in us if config in left), key=us.__getitem__)
-            lost[best] += us[others[0]] / us[best] - 1 if others else math.inf
+            lost[best] += weight * (us[others[0]] / us[best] - 1) if others else math.inf
         left.remove(min(lost, key=lost.__getitem__))
     return left
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fp8gemm.tuning.candidates import DEPTHS, candidate_configs, rows_decide, why_last
-from fp8gemm.tuning.explain import predict_config
+from fp8gemm.tuning.explain import explain_choice, predict_config
 from fp8gemm.tuning.grouped import grouped_config_by_m
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import CHIPS, limited_chip, named_chip
@@ -155,6 +155,14 @@ def test_where_a_weight_has_less_than_ten_kernels_the_fastest_is_chosen(m: int) 
         steps = config_by_m(Problem(2**31 - 1, n, k), named_chip("h200"))
         assert len({config for rows, config in steps if rows >= MANY_ROWS}) < 10
         assert over_least(Problem(m, n, k)) == 0
+
+
+def test_what_is_passed_over_is_named_and_then_what_loses() -> None:
+    _, least, passed_over, loses, *_ = explain_choice(Problem(2257, 1880, 7792), named_chip("h200")).verdict
+    assert "legal configs that the choice may fall on, " in least
+    other_kernels = "this weight has other kernels, of which 10 at most are compiled from 256 rows on."
+    assert passed_over == f"128x144-s6-c1x1 is predicted no slower, but {other_kernels}"
+    assert " loses by " in loses
 
 
 def over_least(problem: Problem) -> float:

@@ -296,11 +296,3 @@ def test_it_needs_neither_torch_nor_cuda_and_no_second() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "total_us" in done.stdout and done.stderr == ""
-
-
-def test_what_is_passed_over_is_named_and_then_what_loses() -> None:
-    _, least, passed_over, loses, *_ = explain_choice(Problem(2257, 1880, 7792), named_chip("h200")).verdict
-    assert "legal configs that the choice may fall on, " in least
-    other_kernels = "this weight has other kernels, of which 10 at most are compiled from 256 rows on."
-    assert passed_over == f"128x144-s6-c1x1 is predicted no slower, but {other_kernels}"
-    assert " loses by " in loses
