@@ -30,12 +30,10 @@ def _sampled_rows() -> Iterator[int]:
     yield counted_rows(LIMIT - 1)
 
 
-SAMPLED_ROWS = tuple(_sampled_rows())
-"""M that stand for all: up to 16384 about equally likely by their logarithm. By all M up to there instead the choice is
-no better, 0.06 % over the least predicted cost of all candidates (60 weights), and takes four times as long."""
-
-_WEIGHTS = {m: 1.0 if m <= 2**14 else 0.25 for m in SAMPLED_ROWS}
-"""Of what is lost with so many rows: products of more are rare."""
+_SAMPLED_ROWS = {m: 1.0 if m <= 2**14 else 0.25 for m in _sampled_rows()}
+"""M that stand for all, and how much each of them counts: up to 16384 they are about equally likely by their logarithm,
+and products of more are rare. By all M up to there instead the choice is no better, 0.06 % over the least predicted
+cost of all candidates (60 weights), and takes four times as long."""
 
 Candidates = Sequence[tuple[TileConfig, Predictor]]
 
@@ -65,7 +63,7 @@ def worth_compiling(candidates: Candidates, problem: Problem, chip: Chip) -> Can
     """
     least_m = replace(problem, m=MANY_ROWS)
     candidates = [each for each in candidates if rows_decide(each[0]) or not why_last(least_m, each[0], chip)]
-    kept = {fastest(candidates, replace(problem, m=m), chip) for m in SAMPLED_ROWS}
+    kept = {fastest(candidates, replace(problem, m=m), chip) for m in _SAMPLED_ROWS}
     if len(kept) > MOST_KERNELS:
         kept = _worth_most({config: each for config, each in candidates if config in kept}, problem, chip)
     return tuple(each for each in candidates if each[0] in kept)
@@ -73,12 +71,12 @@ def worth_compiling(candidates: Candidates, problem: Problem, chip: Chip) -> Can
 
 def _worth_most(candidates: Mapping[TileConfig, Predictor], problem: Problem, chip: Chip) -> set[TileConfig]:
     left = set(candidates)
-    us_by_rows = [(weight, _predicted(candidates, replace(problem, m=m), chip)) for m, weight in _WEIGHTS.items()]
+    us_by_rows = [(counts, _predicted(candidates, replace(problem, m=m), chip)) for m, counts in _SAMPLED_ROWS.items()]
     while len(left) > MOST_KERNELS:
         lost = {config: 0.0 for config in candidates if config in left}
-        for weight, us in us_by_rows:
+        for counts, us in us_by_rows:
             best, *others = sorted((config for config in us if config in left), key=us.__getitem__)
-            lost[best] += weight * (us[others[0]] / us[best] - 1) if others else math.inf
+            lost[best] += counts * (us[others[0]] / us[best] - 1) if others else math.inf
         left.remove(min(lost, key=lost.__getitem__))
     return left
 

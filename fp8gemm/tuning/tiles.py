@@ -10,7 +10,8 @@ from fp8gemm.tuning.config import Tile
 from fp8gemm.tuning.problem import Scaling
 
 MANY_ROWS = 256
-ALL, NONE = range(LIMIT), range(0)
+"""Rows, as choices count them, from which a weight has few kernels for all numbers of them."""
+_ALL, _NONE = range(LIMIT), range(0)
 _SHORT, _LONG, _SPLIT = range(2048), range(2048, LIMIT), range(1024, LIMIT)
 _BLOCK, _ROW = frozenset({Scaling.BLOCK}), frozenset({Scaling.ROW})
 
@@ -27,9 +28,9 @@ class Worth:
         scalings: of B.
     """
 
-    few: range = ALL
-    many: range = ALL
-    n: range = ALL
+    few: range = _ALL
+    many: range = _ALL
+    n: range = _ALL
     rounds: float = math.inf
     scalings: frozenset[Scaling] = frozenset(Scaling)
 
@@ -51,7 +52,7 @@ def _of_k(ks: range) -> Worth:
     return Worth(few=ks, many=ks)
 
 
-def _of_rounds(most: int, ks: range, few: range = NONE) -> Worth:
+def _of_rounds(most: int, ks: range, few: range = _NONE) -> Worth:
     return Worth(few=few, many=ks, rounds=most, scalings=_BLOCK)
 
 
@@ -75,18 +76,18 @@ TILES: dict[Tile, Worth] = {
     Tile(64, 64): _of_k(_SHORT),
     Tile(64, 32): _of_k(_SHORT),
     Tile(64, 96): _of_k(_SHORT),
-    Tile(128, 96): _of_rounds(2, ALL),
+    Tile(128, 96): _of_rounds(2, _ALL),
     Tile(64, 160): _of_rounds(1, _LONG),
     Tile(64, 80): _of_rounds(1, _LONG),
     Tile(128, 80): _of_rounds(1, _LONG),
     Tile(128, 144): _of_rounds(2, _LONG),
     Tile(256, 96): _of_rounds(1, _LONG),
     Tile(192, 64): _of_rounds(1, _SHORT),
-    Tile(64, 64, cluster_m=2): Worth(many=NONE),
-    Tile(64, 64, cluster_n=2): Worth(many=NONE),
-    Tile(128, 64, split_k=2): Worth(many=NONE, scalings=_BLOCK),
-    Tile(192, 96): _of_rounds(2, ALL, few=ALL),
-    Tile(192, 128, split_k=2): Worth(many=NONE, scalings=_BLOCK),
+    Tile(64, 64, cluster_m=2): Worth(many=_NONE),
+    Tile(64, 64, cluster_n=2): Worth(many=_NONE),
+    Tile(128, 64, split_k=2): Worth(many=_NONE, scalings=_BLOCK),
+    Tile(192, 96): _of_rounds(2, _ALL, few=_ALL),
+    Tile(192, 128, split_k=2): Worth(many=_NONE, scalings=_BLOCK),
 }
 """Tiles worth compiling, and for what; of two that are predicted to cost the same the first is chosen. The first eight
 and one for the shape's K cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that

@@ -74,8 +74,8 @@ def test_the_model_knows_and_a_product_takes_no_less_than_its_parts(m: int, n: i
 
 
 def test_tiles_of_192_rows_are_three_warpgroups_and_for_few_rows_of_a_weight() -> None:
-    tall = [config for config in candidate_configs(StoreKind.TMA) if config.block_m == 192]
-    tall = [config for config in tall if TILES[config.tile].few]
+    every = candidate_configs(StoreKind.TMA)
+    tall = [config for config in every if config.block_m == 192 and TILES[config.tile].few]
     assert {(config.block_n, config.split_k) for config in tall} == {(96, 1), (128, 2)}
     for config in tall:
         assert (config.warpgroups_m, config.warpgroups, config.threads) == (3, 3, 512)

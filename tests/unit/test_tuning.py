@@ -263,9 +263,18 @@ def test_a_cluster_is_never_more_than_the_sms_hold_at_once(m: int, n: int, k: in
 
 
 @some
-@given(n=ns, k=ks, chip=chips)
-def test_many_rows_of_one_weight_need_at_most_ten_kernels(n: int, k: int, chip: str) -> None:
-    from_few_rows = config_by_m(Problem(16_384, n, k), named_chip(chip))
+@given(
+    n=ns,
+    k=ks,
+    chip=chips,
+    store=stores,
+    output=st.sampled_from(list(OutputType)),
+    scaling=st.sampled_from(list(Scaling)),
+)
+def test_many_rows_of_one_weight_need_at_most_ten_kernels(
+    n: int, k: int, chip: str, store: StoreKind, output: OutputType, scaling: Scaling
+) -> None:
+    from_few_rows = config_by_m(Problem(2**20, n, k, output, store, scaling), named_chip(chip))
     assert len({config for m, config in from_few_rows if m >= MANY_ROWS}) <= 10
 
 
