@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -25,7 +24,7 @@ from fp8gemm.tuning.config import (
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from fp8gemm.tuning.tiles import MANY_ROWS, TILES
+from fp8gemm.tuning.tiles import MANY_ROWS, TILES, Worth
 
 COLS_OF_ONE_WARPGROUP = 128
 """In 64 rows, that a warpgroup multiplies alone: sums and two waves in flight fit in a thread's registers, and it reads
@@ -133,13 +132,12 @@ def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) ->
     of_k = worth.k(problem.m)
     if not of_k:
         return f"it is for {f'{MANY_ROWS} rows and more' if problem.m < MANY_ROWS else f'less than {MANY_ROWS} rows'}"
-    if not problem.batch_invariant:  # such a product has few configs as it is
-        if problem.k not in of_k:
-            return f"it is for K {f'from {of_k.start}' if problem.k < of_k.start else f'below {of_k.stop}'}"
-        if problem.m >= MANY_ROWS and problem.n not in worth.n:
-            return f"it is for N below {worth.n.stop}"
-    if problem.m >= MANY_ROWS and tiles_m * tiles_n > worth.rounds * chip.num_sms:
-        return f"it is for {'one round' if worth.rounds == 1 else f'{worth.rounds} rounds'} of tiles at most"
+    # Batch-invariant products have few configs as it is.
+    if not problem.batch_invariant and problem.k not in of_k:
+        return f"it is for K {f'from {of_k.start}' if problem.k < of_k.start else f'below {of_k.stop}'}"
+    any_rounds = problem.m < MANY_ROWS or problem.n in worth.n or (problem.batch_invariant and worth.n)
+    if not any_rounds and tiles_m * tiles_n > worth.rounds * chip.num_sms:
+        return f"it is for {' or '.join(_limits(worth))}"
     if config.cluster_size > chip.num_sms or config.cluster_m > tiles_m or config.cluster_n > tiles_n:
         return "a CTA of its clusters would have no tile"
     if config.split_k > 1 and tiles_m * tiles_n > chip.clusters(config.split_k):
@@ -149,9 +147,16 @@ def why_last(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) ->
     return ""
 
 
+def _limits(worth: Worth) -> Iterator[str]:
+    if worth.n:
+        yield f"N below {worth.n.stop}"
+    if worth.rounds:
+        yield f"{'one round' if worth.rounds == 1 else f'{worth.rounds} rounds'} of tiles at most"
+
+
 def rows_decide(config: TileConfig) -> bool:
     """Whether from `MANY_ROWS` on it depends on the number of rows what `why_last` says."""
-    return config.split_k > 1 or config.tile in DEPTHS or TILES[config.tile].rounds < math.inf
+    return config.split_k > 1 or config.tile in DEPTHS or TILES[config.tile].rounds > 0
 
 
 MAX_STAGES = 8

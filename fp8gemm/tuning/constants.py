@@ -21,7 +21,7 @@ class Constants:
     ahead_latency_cycles: float = _constant(180.0, "cycles", "the same where all it needs is in registers")
     drain_cycles: float = _constant(10.2, "cycles", "a K block's part in waiting for the last wave of a chunk")
     border_cycles: float = _constant(37.9, "cycles", "choosing between two weight scales, of a wave and warpgroup")
-    lower_wave_cycles: float = _constant(4.0, "cycles", "a K block's part for each further 64 rows of a warpgroup")
+    lower_wave_cycles: float = _constant(12.0, "cycles", "a K block's part for each further 64 rows of a warpgroup")
     lower_row_scaled_cycles: float = _constant(5.0, "cycles", "the same with row scales of B")
     row_scale_cycles: float = _constant(1.0, "cycles", "multiplying by a row scale of B, of a column and wave")
     row_scale_bytes: float = _constant(
@@ -41,6 +41,7 @@ class Constants:
     split_piece_cycles: float = _constant(62.2, "cycles", "sending the sums of 64 x 8 outputs to another CTA")
     multicast_share: float = _constant(0.694, "share", "of L2 time that a cluster's multicast leaves")
     l2_share: float = _constant(0.189, "share", "of L2 that operands stay in")
+    out_of_step_times: float = _constant(1.5, "times", "that tiles out of step fetch again what larger ones would not")
     mac_pj: float = _constant(0.352, "pJ", "multiply-accumulate")
     promotion_pj: float = _constant(6.17, "pJ", "promoting a block sum")
     l2_byte_pj: float = _constant(23.6, "pJ", "byte from L2 to an SM")
@@ -68,13 +69,14 @@ that one are, too, what clusters and a second warpgroup cost, a launch, an idle 
 `burst_power` and `dram_latency_us`. `dram_byte_pj`, 68.1 by the fit, is what bands of tiles say it is, at the lower end
 (docs/tuning.md, "Where the cycles of prefill go"): with it the choice takes 0.64 % more than the fastest candidate in
 bursts instead of 0.69, and 0.42 % under sustained load instead of 0.44 (100 shapes of no fit, H100, 2026-11-26).
-`lower_wave_cycles` is 17 by the fit, to which 256x128 was no candidate for N < 4096; with 4 the choice takes 0.19 %
-more than the fastest instead of 0.25 at 111 shapes under sustained load, 0.23 instead of 0.28 at 121 in bursts (H200,
-2026-11-27). `few_parts_cycles` is none by the fit: at 400 random shapes, block-scaled, tiles of few parts took longer
-than predicted where rounds are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and others did not (H100,
-H200, 2026-11-28). Where rows are few, weights are what is waited for. With a slot for each part 128x128 takes 120 to
-230 cycles less between two rounds (eight products in bursts, H200, 2026-11-29). `slotted_parts_cycles` leaves more: so
-no choice among those 400 is slower by the times of then."""
+`lower_wave_cycles` is 17 by the fit, to which 256x128 was no candidate for N < 4096; 4 was better at 111 shapes under
+sustained load and 121 in bursts (H200, 2026-11-27), and 12 is since it is one for any K and more columns: 0.23 and
+0.27 % more than the fastest at 269 and 283, with 4 0.23 and 0.30 (2026-11-29). `out_of_step_times` is of the same day
+(docs/tuning.md, "The choice"). `few_parts_cycles` is none by the fit: at 400 random shapes, block-scaled, tiles of few
+parts took longer than predicted where rounds are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and
+others did not (H100, H200, 2026-11-28). Where rows are few, weights are what is waited for. With a slot for each part
+128x128 takes 120 to 230 cycles less between two rounds (eight products in bursts, H200, 2026-11-29).
+`slotted_parts_cycles` leaves more: so no choice among those 400 is slower by the times of then."""
 
 GROUPED = replace(
     DEFAULT,
@@ -91,6 +93,7 @@ GROUPED = replace(
     epilogue_cycles=9.83,
     part_cycles=133.0,
     l2_share=0.208,
+    out_of_step_times=0.0,
     mac_pj=0.272,
     promotion_pj=5.94,
     l2_byte_pj=28.5,

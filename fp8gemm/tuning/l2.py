@@ -29,6 +29,9 @@ _SMS = 132
 """That bands are for: a kernel is compiled for every number of SMs. With 78 of them bands of 16 rows touch at least 8 %
 more than the best band at 39 of 56 pairs of tile and N, these bands at 16."""
 
+_LARGEST_TILE = 128 * 256
+"""Outputs of what `out_of_step_bytes` compares with."""
+
 STREAMED_FROM = 64
 """Rows from which it was measured; fewer are mostly the swapped orientation's, which does so always. A weight that
 could be streamed for fewer alone is not, which leaves its kernel a shorter way to the first load."""
@@ -76,6 +79,34 @@ def refetched_bytes(
     down, across = block_in_flight(band, grid_cols, clusters, grid_rows)
     blocks = max(grid_rows * grid_cols / clusters, 1.0)
     return max(blocks * (down * rows + across * cols) * k - least, 0.0) * misses
+
+
+def out_of_step_bytes(product: tuple[int, int, int], refetched: float, clusters: int) -> float:
+    """What tiles of a round fetch again beyond what tiles of 128x256 would, where they are out of step.
+
+    Tiles that run at the same time come to be apart by up to a tile's time, for which L2 has to hold all K of what they
+    share. It showed where K is more than 8192 and rounds are several, by tiles that are smaller: how much more those of
+    128x256 fetch, all else that a K block takes does not tell apart (docs/tuning.md, "The choice").
+
+    Args:
+        product: M, N, K.
+        refetched: what the tiles in question fetch again, in step, in bytes.
+        clusters: that run at once.
+
+    Returns:
+        Bytes; 0 where tiles are in step. No tile is larger, so that there are never less.
+    """
+    m, n, k = product
+    rounds = m * n / (_LARGEST_TILE * clusters)
+    apart = _ramp((k - 8192) / 1024) * _ramp((rounds - 2.0) / 3.0)
+    if apart == 0.0:
+        return 0.0
+    touched = 2.0 * math.sqrt(_LARGEST_TILE * clusters) * k  # by a round of them, in a square
+    return apart * (refetched - max(rounds * touched - (m + n) * k, 0.0))
+
+
+def _ramp(share: float) -> float:
+    return min(max(share, 0.0), 1.0)
 
 
 def streamed_rows(problem: Problem, config: TileConfig) -> int:

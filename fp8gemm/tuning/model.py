@@ -23,7 +23,7 @@ from fp8gemm.tuning.candidates import divides_last_round, has_divided_round
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
-from fp8gemm.tuning.l2 import STREAMED_FROM, raster_band, refetched_bytes, streamed_rows
+from fp8gemm.tuning.l2 import STREAMED_FROM, out_of_step_bytes, raster_band, refetched_bytes, streamed_rows
 from fp8gemm.tuning.problem import Problem, Scaling
 from fp8gemm.tuning.tiles import MANY_ROWS
 
@@ -179,6 +179,8 @@ class Predictor:
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
         self._streamed_rows = streamed_rows(problem, config)
+        # Row scales of B were not measured.
+        self._out_of_step_times = constants.out_of_step_times if problem.scaling is Scaling.BLOCK else 0.0
         self._divides = divides_last_round(problem, config)
 
     def total_us(self, m: int, limit: float = math.inf) -> float:
@@ -255,9 +257,10 @@ class Predictor:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""
         tile, chip = self._tile, self._chip
         cluster_tiles, rounds = self._tiles(m), self._rounds(m)
-        refetched = refetched_bytes(
-            (m, self._n, self._k), self._tile_of_cluster, self._raster_band, self._clusters, self._l2_capacity
-        )
+        product, band = (m, self._n, self._k), self._raster_band
+        refetched = refetched_bytes(product, self._tile_of_cluster, band, self._clusters, self._l2_capacity)
+        if m >= MANY_ROWS:
+            refetched += self._out_of_step_times * out_of_step_bytes(product, refetched, self._clusters)
         dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + refetched
         energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
         cycles = self._cycles(m, rounds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import LIMIT
 from fp8gemm.tuning.config import Tile
@@ -23,15 +21,15 @@ class Worth:
     Attributes:
         few: K with less than `MANY_ROWS` rows, as choices count them.
         many: K from there on.
-        n: N from there on.
-        rounds: from there on for tiles that make so many at most.
+        n: N from there on, for tiles that make any number of rounds.
+        rounds: that tiles make at most from there on with other N.
         scalings: of B.
     """
 
     few: range = _ALL
     many: range = _ALL
     n: range = _ALL
-    rounds: float = math.inf
+    rounds: int = 0
     scalings: frozenset[Scaling] = frozenset(Scaling)
 
     def k(self, m: int) -> range:
@@ -41,7 +39,7 @@ class Worth:
     @property
     def is_general(self) -> bool:
         """Whether it is for any number of rounds from there on. Of others nothing was measured with groups."""
-        return bool(self.many) and self.rounds == math.inf
+        return bool(self.many and self.n)
 
     def sets_width(self, m: int) -> bool:
         """Whether with so many rows the width of batch-invariant products depends on it."""
@@ -53,7 +51,7 @@ def _of_k(ks: range) -> Worth:
 
 
 def _of_rounds(most: int, ks: range, few: range = _NONE) -> Worth:
-    return Worth(few=few, many=ks, rounds=most, scalings=_BLOCK)
+    return Worth(few=few, many=ks, n=_NONE, rounds=most, scalings=_BLOCK)
 
 
 TILES: dict[Tile, Worth] = {
@@ -68,7 +66,7 @@ TILES: dict[Tile, Worth] = {
     Tile(128, 224): Worth(scalings=_ROW),
     Tile(128, 224, cluster_m=2): Worth(scalings=_ROW),
     Tile(192, 128): Worth(scalings=_ROW),
-    Tile(256, 128): Worth(few=_LONG, many=_LONG, n=range(5120)),
+    Tile(256, 128): Worth(few=_LONG, n=range(5120), rounds=32),
     Tile(64, 64, warpgroups_k=2): _of_k(_LONG),
     Tile(128, 128, split_k=2): _of_k(_SPLIT),
     Tile(128, 96, split_k=2): Worth(few=_SPLIT, many=_SPLIT, n=range(1600)),
@@ -97,10 +95,11 @@ lasts (H200, 2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 
 - Row scales: in a cluster that shares B, 128x224 is 0.5 to 1 % faster than alone at 4096x7168x4096, in bursts and under
   load that lasts; 128x192 and 128x128 are up to 1 % slower (H200, 2026-11-29).
 - 256x128 takes 1 to 2 % longer than 128x256 where rounds are as many, and is 9 % faster at 6959x4224x10880, where they
-  are 7 instead of 8 (bursts, H100, 2026-11-25), but not where the output counts as much as the product. At 21 shapes of
-  576 to 3968 columns where the model takes it, or nearly, it is 0 to 8 % faster than the best of three others, 4 % on
-  average (H200, 2026-11-27). At 28 of 5120 columns and more, where the model has them as fast, it is 1.7 % slower, and
-  0.4 % faster at best (bursts and load that lasts, H200, 2026-11-28).
+  are 7 instead of 8 (bursts, H100, 2026-11-25). At 21 shapes of 576 to 3968 columns where the model takes it, or
+  nearly, it is 0 to 8 % faster than the best of three others, 4 % on average (H200, 2026-11-27). With K below 2048 it
+  is 3 % faster on average at nine in bursts, 4 under load that lasts. From 5120 columns on it was 1.7 % slower at 28
+  that the model had as fast; where it saves one of up to 32 rounds it is 1 % faster at eight in bursts, 3 under load
+  that lasts, and where rounds are more at seven 1 % slower (H200, 2026-11-29).
 - K divided: adding up the shares takes as long as some K blocks. Tiles of which a cluster divides K are for few tiles:
   at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the fastest of 30 tiles, 1.7 % under
   load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). The model takes 128x96 so for faster than it is: 6.9 %

@@ -12,6 +12,7 @@ from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.config import staged_parts
 from fp8gemm.tuning.constants import DEFAULT, GROUPED
 from fp8gemm.tuning.hopper import named_chip
+from fp8gemm.tuning.l2 import out_of_step_bytes, refetched_bytes
 from fp8gemm.tuning.model import tile_cost
 from fp8gemm.tuning.problem import Problem, Scaling, packed_problem
 from fp8gemm.tuning.select import eligible_configs, select_config
@@ -37,13 +38,13 @@ def first(row: dict[str, Any], file: str) -> str:
 @pytest.mark.parametrize(
     ("file", "shapes", "most"),
     [
-        ("random-burst-h200.json", 100, 0.0022),
-        ("random-burst-candidates-h200.json", 100, 0.0038),
+        ("random-burst-h200.json", 100, 0.0023),
+        ("random-burst-candidates-h200.json", 100, 0.0040),
         ("random-sustained-h200.json", 100, 0.0020),
-        ("random-sustained-h100.json", 100, 0.0034),
+        ("random-sustained-h100.json", 100, 0.0030),
         ("narrow-outputs-burst-h200.json", 21, 0.0008),
         ("narrow-outputs-sustained-h200.json", 11, 0.0001),
-        (FEW_PARTS, 12, 0.0094),
+        (FEW_PARTS, 12, 0.0072),
     ],
 )
 def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) -> None:
@@ -53,7 +54,7 @@ def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) ->
     measured = [next(label for label in ranked(row, file) if label in row["us"]) for row in rows]
     more = [row["us"][label] / min(row["us"].values()) - 1 for row, label in zip(rows, measured, strict=True)]
     assert fmean(more) <= most
-    assert sum(label == first(row, file) for row, label in zip(rows, measured, strict=True)) >= 0.85 * shapes
+    assert sum(label == first(row, file) for row, label in zip(rows, measured, strict=True)) >= 0.8 * shapes
 
 
 def test_few_parts_are_not_taken_where_larger_tiles_wait_less() -> None:
@@ -86,3 +87,31 @@ def test_tiles_of_few_parts_wait_between_rounds(label: str, waits: bool) -> None
     assert tile_cost(problem, config, GROUPED).between_cycles == 0
     by_rows = Problem(4096, 4096, 512, scaling=Scaling.ROW)
     assert tile_cost(by_rows, labelled_config(label, by_rows)).between_cycles == 0
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile"),
+    [
+        (3441, 31296, 14464, (128, 256)),
+        (8685, 16320, 8832, (128, 256)),
+        (8192, 8192, 28672, (128, 256)),
+        (13934, 12672, 6912, (128, 192)),
+        (1547, 9600, 13184, (128, 192)),
+        (1024, 7168, 16384, (128, 160)),
+    ],
+)
+def test_large_tiles_are_for_what_l2_does_not_hold_for_a_tile(m: int, n: int, k: int, tile: tuple[int, int]) -> None:
+    assert select_config(packed_problem(m, n, k), named_chip("h200"), NO_TABLES).tile[:2] == tile
+
+
+def test_tiles_are_out_of_step_with_long_k_and_several_rounds_alone() -> None:
+    assert out_of_step_bytes((16384, 16384, 8192), 1e9, 132) == 0.0
+    assert out_of_step_bytes((1024, 7168, 16384), 1e9, 132) == 0.0
+    product, capacity = (4096, 16384, 16384), 0.189 * named_chip("h200").l2_bytes
+    larger, smaller = (refetched_bytes(product, (128, cols), 16, 132, capacity) for cols in (256, 192))
+    assert 0.0 <= out_of_step_bytes(product, larger, 132) < out_of_step_bytes(product, smaller, 132) < smaller
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(10479, 2432, 640), (4566, 9280, 3840), (1210, 10112, 4992)])
+def test_256x128_saves_a_round(m: int, n: int, k: int) -> None:
+    assert select_config(packed_problem(m, n, k), named_chip("h200"), NO_TABLES).label == "256x128-s3-c1x1"

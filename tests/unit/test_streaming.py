@@ -79,7 +79,7 @@ def test_tiles_of_192_rows_are_three_warpgroups_and_for_few_rows_of_a_weight() -
     assert {(config.block_n, config.split_k) for config in tall} == {(96, 1), (128, 2)}
     for config in tall:
         assert (config.warpgroups_m, config.warpgroups, config.threads) == (3, 3, 512)
-        assert not TILES[config.tile].many or TILES[config.tile].rounds < 3
+        assert not TILES[config.tile].is_general and TILES[config.tile].rounds < 3
     chosen = {select_config(Problem(192, n, k), H200, NO_TABLES).tile for n, k in ((24576, 1536), (7168, 16384))}
     assert chosen == {config.tile for config in tall}
     of_rows = candidate_configs(StoreKind.TMA, OutputType.FLOAT32, Scaling.ROW)

@@ -108,7 +108,8 @@ def test_clusters_that_share_operands_of_block_scaled_products_are_for_few_rows(
 
 
 SPLIT = {Tile(128, 128, split_k=2), Tile(128, 96, split_k=2), Tile(64, 128, split_k=4)}
-LONG, NARROW = {Tile(64, 64, warpgroups_k=2), Tile(256, 128)}, {Tile(64, 32), Tile(64, 64), Tile(64, 96)}
+LONG, NARROW = {Tile(64, 64, warpgroups_k=2)}, {Tile(64, 32), Tile(64, 64), Tile(64, 96)}
+TALL = Tile(256, 128)  # for long K alone with few rows
 LONG_ROUND, SHORT_ROUND = {Tile(64, 80), Tile(64, 160), Tile(128, 80), Tile(128, 144), Tile(256, 96)}, {Tile(192, 64)}
 TWO_ROUNDS = {Tile(128, 96), Tile(192, 96), Tile(128, 144)}
 OF_FEW_ROUNDS = LONG_ROUND | SHORT_ROUND | TWO_ROUNDS
@@ -140,17 +141,27 @@ def last_tiles(problem: Problem) -> set[Tile]:
 )
 def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: set[Tile]) -> None:
     assert last_tiles(Problem(MANY_ROWS, 640, k)) == others | OF_FEW_ROWS
-    of_many_rows = OF_FEW_ROUNDS - {Tile(192, 96)}
+    of_many_rows = OF_FEW_ROUNDS - {Tile(192, 96)} | ({TALL} if k < 2048 else set())
     assert last_tiles(Problem(MANY_ROWS - 1, 640, k)) == others | of_many_rows
 
 
-@pytest.mark.parametrize(("n", "of_less"), [(1599, 0), (1600, 1), (5119, 1), (5120, 2)])
+@pytest.mark.parametrize(("n", "of_less"), [(1599, 0), (1600, 1), (5120, 1)])
 def test_with_many_rows_some_tiles_are_for_less_columns(n: int, of_less: int) -> None:
     def reasons(m: int) -> list[str]:
         return [why_last(Problem(m, n, 4096), config, H200) for config in candidate_configs(TMA)]
 
     assert sum(reason.startswith("it is for N below") for reason in reasons(MANY_ROWS)) == of_less
     assert not any("for N below" in reason for reason in reasons(MANY_ROWS - 1))
+
+
+@pytest.mark.parametrize(("n", "rows_of_tiles", "is_last"), [(5119, 999, False), (5120, 105, False), (5120, 106, True)])
+def test_256x128_saves_a_round_of_some_where_columns_are_many(n: int, rows_of_tiles: int, is_last: bool) -> None:
+    """105 x 40 tiles are 32 rounds of 132."""
+    config, m = deepest_config(TALL, TMA), 256 * rows_of_tiles
+    assert config is not None
+    said = "it is for N below 5120 or 32 rounds of tiles at most" if is_last else ""
+    assert why_last(Problem(m, n, 1024), config, H200) == said
+    assert why_last(Problem(m, n, 1024, batch_invariant=True), config, H200) == ""
 
 
 @pytest.mark.parametrize("k", [512, 4096])

@@ -90,9 +90,9 @@ def test_every_config_is_ranked_by_cost_and_last_come_those_that_do_not_fit(
             -(-m // config.block_m) < config.cluster_m
             or -(-n // config.block_n) < config.cluster_n
             or k not in (TILES[config.tile].many if rows >= MANY_ROWS else TILES[config.tile].few)
-            or (rows >= MANY_ROWS and n not in TILES[config.tile].n)
             or (
                 rows >= MANY_ROWS
+                and n not in TILES[config.tile].n
                 and -(-rows // config.block_m) * -(-n // config.block_n) > TILES[config.tile].rounds * named.num_sms
             )
             or (
