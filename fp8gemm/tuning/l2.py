@@ -69,19 +69,13 @@ def refetched_bytes(
     The tiles of a round are a block of the tile grid, and read the rows of A and of B that this block touches. The next
     rounds find in L2 what is still there of them.
     """
-    (m, n, k), (rows, cols) = product, tile
-    least = (m + n) * k
-    # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
-    misses = min(least / capacity - 1.0, 1.0)
-    if misses <= 0.0:
-        return 0.0
+    (m, n, _), (rows, cols) = product, tile
     grid_rows, grid_cols = -(-m // rows), -(-n // cols)
     down, across = block_in_flight(band, grid_cols, clusters, grid_rows)
-    blocks = max(grid_rows * grid_cols / clusters, 1.0)
-    return max(blocks * (down * rows + across * cols) * k - least, 0.0) * misses
+    return _again(product, grid_rows * grid_cols / clusters, down * rows + across * cols, capacity)
 
 
-def out_of_step_bytes(product: tuple[int, int, int], refetched: float, clusters: int) -> float:
+def out_of_step_bytes(product: tuple[int, int, int], refetched: float, ctas: int, capacity: float) -> float:
     """What tiles of a round fetch again beyond what tiles of 128x256 would, where they are out of step.
 
     Tiles that run at the same time come to be apart by up to a tile's time, for which L2 has to hold all K of what they
@@ -91,18 +85,27 @@ def out_of_step_bytes(product: tuple[int, int, int], refetched: float, clusters:
     Args:
         product: M, N, K.
         refetched: what the tiles in question fetch again, in step, in bytes.
-        clusters: that run at once.
+        ctas: that run at once.
+        capacity: as for `refetched_bytes`.
 
     Returns:
-        Bytes; 0 where tiles are in step. No tile is larger, so that there are never less.
+        Bytes; 0 where tiles are in step, or are as large and lie in a square.
     """
     m, n, k = product
-    rounds = m * n / (_LARGEST_TILE * clusters)
+    rounds = m * n / (_LARGEST_TILE * ctas)
     apart = _ramp((k - 8192) / 1024) * _ramp((rounds - 2.0) / 3.0)
     if apart == 0.0:
         return 0.0
-    touched = 2.0 * math.sqrt(_LARGEST_TILE * clusters) * k  # by a round of them, in a square
-    return apart * (refetched - max(rounds * touched - (m + n) * k, 0.0))
+    return apart * max(refetched - _again(product, rounds, 2.0 * math.sqrt(_LARGEST_TILE * ctas), capacity), 0.0)
+
+
+def _again(product: tuple[int, int, int], rounds: float, touched: float, capacity: float) -> float:
+    """Bytes that are fetched more than once by so many rounds, each of which reads so many rows of A and of B."""
+    m, n, k = product
+    least = (m + n) * k
+    # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
+    misses = _ramp(least / capacity - 1.0)
+    return max(max(rounds, 1.0) * touched * k - least, 0.0) * misses
 
 
 def _ramp(share: float) -> float:

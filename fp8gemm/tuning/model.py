@@ -257,10 +257,10 @@ class Predictor:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""
         tile, chip = self._tile, self._chip
         cluster_tiles, rounds = self._tiles(m), self._rounds(m)
-        product, band = (m, self._n, self._k), self._raster_band
+        product, band, ctas = (m, self._n, self._k), self._raster_band, self._clusters * self._cluster_size
         refetched = refetched_bytes(product, self._tile_of_cluster, band, self._clusters, self._l2_capacity)
         if m >= MANY_ROWS:
-            refetched += self._out_of_step_times * out_of_step_bytes(product, refetched, self._clusters)
+            refetched += self._out_of_step_times * out_of_step_bytes(product, refetched, ctas, self._l2_capacity)
         dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + refetched
         energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
         cycles = self._cycles(m, rounds)

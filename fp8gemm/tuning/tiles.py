@@ -97,9 +97,9 @@ lasts (H200, 2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 
 - 256x128 takes 1 to 2 % longer than 128x256 where rounds are as many, and is 9 % faster at 6959x4224x10880, where they
   are 7 instead of 8 (bursts, H100, 2026-11-25). At 21 shapes of 576 to 3968 columns where the model takes it, or
   nearly, it is 0 to 8 % faster than the best of three others, 4 % on average (H200, 2026-11-27). With K below 2048 it
-  is 3 % faster on average at nine in bursts, 4 under load that lasts. From 5120 columns on it was 1.7 % slower at 28
+  is 3 % faster on average at nine in bursts, 5 under load that lasts. From 5120 columns on it was 1.7 % slower at 28
   that the model had as fast; where it saves one of up to 32 rounds it is 1 % faster at eight in bursts, 3 under load
-  that lasts, and where rounds are more at seven 1 % slower (H200, 2026-11-29).
+  that lasts, and where rounds are more at seven 0.7 and 0.3 % slower (H200, 2026-11-29).
 - K divided: adding up the shares takes as long as some K blocks. Tiles of which a cluster divides K are for few tiles:
   at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the fastest of 30 tiles, 1.7 % under
   load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). The model takes 128x96 so for faster than it is: 6.9 %

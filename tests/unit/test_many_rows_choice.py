@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fp8gemm.lab.labels import labelled_config
-from fp8gemm.tuning.config import staged_parts
+from fp8gemm.tuning.config import TileConfig, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, GROUPED
-from fp8gemm.tuning.hopper import named_chip
+from fp8gemm.tuning.hopper import limited_chip, named_chip
 from fp8gemm.tuning.l2 import out_of_step_bytes, refetched_bytes
-from fp8gemm.tuning.model import tile_cost
+from fp8gemm.tuning.model import predict, tile_cost
 from fp8gemm.tuning.problem import Problem, Scaling, packed_problem
 from fp8gemm.tuning.select import eligible_configs, select_config
 from fp8gemm.tuning.table import NO_TABLES
@@ -54,7 +54,9 @@ def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) ->
     measured = [next(label for label in ranked(row, file) if label in row["us"]) for row in rows]
     more = [row["us"][label] / min(row["us"].values()) - 1 for row, label in zip(rows, measured, strict=True)]
     assert fmean(more) <= most
-    assert sum(label == first(row, file) for row, label in zip(rows, measured, strict=True)) >= 0.8 * shapes
+    # 256x128 was no candidate with many columns when these were measured, and the H100's have the most of them.
+    told = 0.8 if "h100" in file else 0.85
+    assert sum(label == first(row, file) for row, label in zip(rows, measured, strict=True)) >= told * shapes
 
 
 def test_few_parts_are_not_taken_where_larger_tiles_wait_less() -> None:
@@ -105,11 +107,23 @@ def test_large_tiles_are_for_what_l2_does_not_hold_for_a_tile(m: int, n: int, k:
 
 
 def test_tiles_are_out_of_step_with_long_k_and_several_rounds_alone() -> None:
-    assert out_of_step_bytes((16384, 16384, 8192), 1e9, 132) == 0.0
-    assert out_of_step_bytes((1024, 7168, 16384), 1e9, 132) == 0.0
-    product, capacity = (4096, 16384, 16384), 0.189 * named_chip("h200").l2_bytes
+    capacity = 0.189 * named_chip("h200").l2_bytes
+    assert out_of_step_bytes((16384, 16384, 8192), 1e10, 132, capacity) == 0.0
+    assert out_of_step_bytes((1024, 7168, 16384), 1e10, 132, capacity) == 0.0
+    product = (4096, 16384, 16384)
     larger, smaller = (refetched_bytes(product, (128, cols), 16, 132, capacity) for cols in (256, 192))
-    assert 0.0 <= out_of_step_bytes(product, larger, 132) < out_of_step_bytes(product, smaller, 132) < smaller
+    more = [out_of_step_bytes(product, again, 132, capacity) for again in (0.0, larger, smaller)]
+    assert more[0] == 0.0 < more[1] < more[2] < smaller
+
+
+@pytest.mark.parametrize("num_sms", [1, 2, 4, 24, 31, 60])
+@pytest.mark.parametrize(("m", "n", "k"), [(512, 512, 9216), (768, 384, 9216), (896, 1024, 8704)])
+def test_few_sms_have_many_rounds_of_what_l2_holds(m: int, n: int, k: int, num_sms: int) -> None:
+    chip, problem = limited_chip(named_chip("h200"), num_sms), packed_problem(m, n, k)
+    config = select_config(problem, chip, NO_TABLES)
+    assert isinstance(config, TileConfig)
+    cost = predict(problem, config, chip)
+    assert cost.dram_us >= problem.bytes / chip.dram_bytes_per_us and cost.energy_mj > 0.0
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(10479, 2432, 640), (4566, 9280, 3840), (1210, 10112, 4992)])
