@@ -70,17 +70,25 @@ def refetched_bytes(
     rounds find in L2 what is still there of them.
     """
     (m, n, _), (rows, cols) = product, tile
+    misses = _misses(product, capacity)
+    if misses == 0.0:
+        return 0.0
     grid_rows, grid_cols = -(-m // rows), -(-n // cols)
     down, across = block_in_flight(band, grid_cols, clusters, grid_rows)
-    return _again(product, grid_rows * grid_cols / clusters, down * rows + across * cols, capacity)
+    return _again(product, grid_rows * grid_cols / clusters, down * rows + across * cols) * misses
+
+
+def out_of_step(k: int) -> float:
+    """How far the tiles of a round come to be apart, from 0 to 1: by up to a tile's time, for which L2 has to hold all
+    K of what they share. It showed where K is more than 8192 (docs/tuning.md, "The choice")."""
+    return _ramp((k - 8192) / 1024)
 
 
 def out_of_step_bytes(product: tuple[int, int, int], refetched: float, ctas: int, capacity: float) -> float:
-    """What tiles of a round fetch again beyond what tiles of 128x256 would, where they are out of step.
+    """What tiles that are wholly out of step fetch again beyond what tiles of 128x256 would.
 
-    Tiles that run at the same time come to be apart by up to a tile's time, for which L2 has to hold all K of what they
-    share. It showed where K is more than 8192 and rounds are several, by tiles that are smaller: how much more those of
-    128x256 fetch, all else that a K block takes does not tell apart (docs/tuning.md, "The choice").
+    It showed where rounds are several, by tiles that are smaller: how much more those of 128x256 fetch, all else that a
+    K block takes does not tell apart.
 
     Args:
         product: M, N, K.
@@ -89,23 +97,27 @@ def out_of_step_bytes(product: tuple[int, int, int], refetched: float, ctas: int
         capacity: as for `refetched_bytes`.
 
     Returns:
-        Bytes; 0 where tiles are in step, or are as large and lie in a square.
+        Bytes; 0 where rounds are two at most, or tiles as large in a square.
     """
-    m, n, k = product
+    m, n, _ = product
     rounds = m * n / (_LARGEST_TILE * ctas)
-    apart = _ramp((k - 8192) / 1024) * _ramp((rounds - 2.0) / 3.0)
-    if apart == 0.0:
+    several = _ramp((rounds - 2.0) / 3.0)
+    if several == 0.0:
         return 0.0
-    return apart * max(refetched - _again(product, rounds, 2.0 * math.sqrt(_LARGEST_TILE * ctas), capacity), 0.0)
+    of_largest = _again(product, rounds, 2.0 * math.sqrt(_LARGEST_TILE * ctas)) * _misses(product, capacity)
+    return several * max(refetched - of_largest, 0.0)
 
 
-def _again(product: tuple[int, int, int], rounds: float, touched: float, capacity: float) -> float:
-    """Bytes that are fetched more than once by so many rounds, each of which reads so many rows of A and of B."""
+def _misses(product: tuple[int, int, int], capacity: float) -> float:
+    """What fits in L2 is read once; of what is larger, a share that grows from none to all of it is read again."""
     m, n, k = product
-    least = (m + n) * k
-    # What fits in L2 is read once; of what is larger, a share that grows from none to all of it.
-    misses = _ramp(least / capacity - 1.0)
-    return max(max(rounds, 1.0) * touched * k - least, 0.0) * misses
+    return _ramp((m + n) * k / capacity - 1.0)
+
+
+def _again(product: tuple[int, int, int], rounds: float, touched: float) -> float:
+    """Bytes that so many rounds read more than once, each of which reads so many rows of A and of B."""
+    m, n, k = product
+    return max(max(rounds, 1.0) * touched * k - (m + n) * k, 0.0)
 
 
 def _ramp(share: float) -> float:

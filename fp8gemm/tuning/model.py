@@ -23,7 +23,7 @@ from fp8gemm.tuning.candidates import divides_last_round, has_divided_round
 from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, Constants
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
-from fp8gemm.tuning.l2 import STREAMED_FROM, out_of_step_bytes, raster_band, refetched_bytes, streamed_rows
+from fp8gemm.tuning.l2 import STREAMED_FROM, out_of_step, out_of_step_bytes, raster_band, refetched_bytes, streamed_rows
 from fp8gemm.tuning.problem import Problem, Scaling
 from fp8gemm.tuning.tiles import MANY_ROWS
 
@@ -179,8 +179,8 @@ class Predictor:
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
         self._streamed_rows = streamed_rows(problem, config)
-        # Row scales of B were not measured.
-        self._out_of_step_times = constants.out_of_step_times if problem.scaling is Scaling.BLOCK else 0.0
+        times = constants.out_of_step_times if problem.scaling is Scaling.BLOCK else 0.0  # others were not measured
+        self._out_of_step_times = times * out_of_step(problem.k)
         self._divides = divides_last_round(problem, config)
 
     def total_us(self, m: int, limit: float = math.inf) -> float:
@@ -259,7 +259,7 @@ class Predictor:
         cluster_tiles, rounds = self._tiles(m), self._rounds(m)
         product, band, ctas = (m, self._n, self._k), self._raster_band, self._clusters * self._cluster_size
         refetched = refetched_bytes(product, self._tile_of_cluster, band, self._clusters, self._l2_capacity)
-        if m >= MANY_ROWS:
+        if self._out_of_step_times > 0.0 and m >= MANY_ROWS:
             refetched += self._out_of_step_times * out_of_step_bytes(product, refetched, ctas, self._l2_capacity)
         dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + refetched
         energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)

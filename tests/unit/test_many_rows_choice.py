@@ -12,7 +12,7 @@ from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.config import TileConfig, staged_parts
 from fp8gemm.tuning.constants import DEFAULT, GROUPED
 from fp8gemm.tuning.hopper import limited_chip, named_chip
-from fp8gemm.tuning.l2 import out_of_step_bytes, refetched_bytes
+from fp8gemm.tuning.l2 import out_of_step, out_of_step_bytes, refetched_bytes
 from fp8gemm.tuning.model import predict, tile_cost
 from fp8gemm.tuning.problem import Problem, Scaling, packed_problem
 from fp8gemm.tuning.select import eligible_configs, select_config
@@ -51,12 +51,13 @@ def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) ->
     rows = rows_of(file)
     assert len(rows) == shapes
     # Of those that are candidates since, the next by rank that was measured stands for the choice.
-    measured = [next(label for label in ranked(row, file) if label in row["us"]) for row in rows]
+    labels = [ranked(row, file) for row in rows]
+    measured = [next(label for label in each if label in row["us"]) for row, each in zip(rows, labels, strict=True)]
     more = [row["us"][label] / min(row["us"].values()) - 1 for row, label in zip(rows, measured, strict=True)]
     assert fmean(more) <= most
     # 256x128 was no candidate with many columns when these were measured, and the H100's have the most of them.
     told = 0.8 if "h100" in file else 0.85
-    assert sum(label == first(row, file) for row, label in zip(rows, measured, strict=True)) >= told * shapes
+    assert sum(label == each[0] for label, each in zip(measured, labels, strict=True)) >= told * shapes
 
 
 def test_few_parts_are_not_taken_where_larger_tiles_wait_less() -> None:
@@ -107,8 +108,11 @@ def test_large_tiles_are_for_what_l2_does_not_hold_for_a_tile(m: int, n: int, k:
 
 
 def test_tiles_are_out_of_step_with_long_k_and_several_rounds_alone() -> None:
-    capacity = 0.189 * named_chip("h200").l2_bytes
-    assert out_of_step_bytes((16384, 16384, 8192), 1e10, 132, capacity) == 0.0
+    capacity = DEFAULT.l2_share * named_chip("h200").l2_bytes
+    short, config = Problem(16384, 16384, 8192), labelled_config("128x192-s4-c1x1", Problem(16384, 16384, 8192))
+    cost = predict(short, config, named_chip("h200"))
+    assert cost == predict(short, config, named_chip("h200"), replace(DEFAULT, out_of_step_times=9.0))
+    assert out_of_step(8192) == 0.0 < out_of_step(8320) < out_of_step(9216) == out_of_step(16384) == 1.0
     assert out_of_step_bytes((1024, 7168, 16384), 1e10, 132, capacity) == 0.0
     product = (4096, 16384, 16384)
     larger, smaller = (refetched_bytes(product, (128, cols), 16, 132, capacity) for cols in (256, 192))

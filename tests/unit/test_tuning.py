@@ -44,7 +44,10 @@ ns = st.integers(1, 40_000)
 ks = st.integers(1, 1200).map(lambda sixteenths: 16 * sixteenths)
 chips = st.sampled_from(sorted(CHIPS))
 stores = st.sampled_from(list(StoreKind))
+outputs = st.sampled_from(list(OutputType))
+scalings = st.sampled_from(list(Scaling))
 some = settings(max_examples=60, deadline=None)
+of_any_weight = given(n=ns, k=ks, chip=chips, store=stores, output=outputs, scaling=scalings)
 
 
 def ms(most: int) -> st.SearchStrategy[int]:
@@ -144,14 +147,7 @@ def test_the_warmup_set_of_a_layer_is_small(n: int, k: int, chip: str, static: b
 
 
 @some
-@given(
-    n=ns,
-    k=ks,
-    chip=chips,
-    store=stores,
-    output=st.sampled_from(list(OutputType)),
-    scaling=st.sampled_from(list(Scaling)),
-)
+@of_any_weight
 def test_batch_invariant_choices_share_one_instruction_shape(
     n: int, k: int, chip: str, store: StoreKind, output: OutputType, scaling: Scaling
 ) -> None:
@@ -263,14 +259,7 @@ def test_a_cluster_is_never_more_than_the_sms_hold_at_once(m: int, n: int, k: in
 
 
 @some
-@given(
-    n=ns,
-    k=ks,
-    chip=chips,
-    store=stores,
-    output=st.sampled_from(list(OutputType)),
-    scaling=st.sampled_from(list(Scaling)),
-)
+@of_any_weight
 def test_many_rows_of_one_weight_need_at_most_ten_kernels(
     n: int, k: int, chip: str, store: StoreKind, output: OutputType, scaling: Scaling
 ) -> None:
