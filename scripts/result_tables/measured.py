@@ -24,6 +24,7 @@ SHOWS = {
     "few-rounds-h200.json": ("tiles for one round or two, beside the choice without them", "tuning.md#the-choice"),
     "large-tiles-h200.json": ("128x192, 128x256 and 256x128 beside each other", "tuning.md#the-choice"),
     "missing-rows-and-scales-h200.json": ("zeros for missing rows, scales of long K", "tuning.md#what-limits-prefill"),
+    "long-k-h200.json": ("products beyond K = 8192, and what of their kernels costs", "tuning.md#what-limits-prefill"),
     "few-parts-burst-h200.json": ("where tiles of few parts are chosen no more", "tuning.md#the-choice"),
     "few-parts-few-rows-h200.json": ("and few rows, where they still are", "tuning.md#the-choice"),
     "bench-small-m-h200.json": ("few rows, beside reading the weight alone", "tuning.md#small-m"),

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
         problem = Problem(1, 7168, 2048, output, store, scaling, Addend.FLOAT32, Addend.BFLOAT16)
         others += [(problem, config) for config in list(candidate_configs(store, output, scaling))[2::5]]
     wanted += third_of(others, repr)
+    return compiled(wanted, directory)
+
+
+def compiled(wanted: list[tuple[Problem, TileConfig]], directory: Path) -> list[Kernel]:
     with settings.scope(cache_dirs=(directory,), trusted_dirs=(), jit="compile"):
         artifacts = build_many([kernel_request(*pair) for pair in wanted])
     return [
@@ -214,6 +219,30 @@ def test_only_what_is_added_is_loaded_past_tma(kernels: list[Kernel]) -> None:
         return bool(kernel.find(r"LDG\.")) == (adds or kernel.problem.scaling is Scaling.BLOCK)
 
     assert failing(kernels, holds) == []
+
+
+@pytest.mark.parametrize(("k", "is_held"), [(8320, True), (16384, True), (16512, False)])
+def test_a_main_loop_with_one_wave_in_flight_loads_no_weight_scales_of_up_to_128_k_blocks(
+    k: int, is_held: bool, tmp_path: Path
+) -> None:
+    for kernel in compiled([(Problem(1, 7168, k), tile) for tile in one_wave_in_flight()], tmp_path):
+        waves = [place for place, text in enumerate(kernel.instructions) if re.match(r"QGMMA|WARPGROUP\.DEPBAR", text)]
+        loads = find(kernel.instructions[waves[0] : waves[-1]], r"LDG\.")
+        assert (not loads) == is_held, kernel.label
+
+
+def test_the_stage_of_a_wide_wave_is_found_beside_the_wave_before(tmp_path: Path) -> None:
+    """Where K ends inside a turn of the ring, the stage is no constant."""
+    wide = [config for config in one_wave_in_flight() if config.wave_cols >= 160]
+    assert len(wide) >= 2
+    for kernel in compiled([(Problem(1, 7168, 7296), config) for config in wide], tmp_path):
+        text = "\n".join(kernel.find("QGMMA|UIMAD|WARPGROUP.DEPBAR"))
+        assert text.count("UIMAD") and not re.search(r"DEPBAR[^\n]*\nUIMAD[^\n]*\nQGMMA", text), kernel.label
+
+
+def one_wave_in_flight() -> list[TileConfig]:
+    """With all of K."""
+    return [config for config in candidate_configs(TMA) if config.waves_in_flight == config.split_k == 1]
 
 
 def test_nothing_lives_in_local_memory(kernels: list[Kernel]) -> None:

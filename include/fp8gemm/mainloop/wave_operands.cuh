@@ -7,12 +7,17 @@
 
 namespace fp8gemm {
 
-/// Starts a warpgroup's WGMMAs. `kFirstAhead`: those of a K block's first wave are described ahead of them.
-template <class Config, bool kFirstAhead>
+/// Starts a warpgroup's WGMMAs.
+template <class Config>
 class WaveOperands {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
+
+    /// Whether the WGMMAs of a K block's first wave are described ahead of them. With a wave of fewer than 160 columns to a
+    /// K block 0 to 1 % is lost by it (128x144, 192x96); row scales, and two waves in flight, were not measured.
+    static constexpr bool kFirstAhead = Config::kScaling == Scaling::kBlock && Config::kWavesInFlight == 1 &&
+                                        (Shape::kWavesM * Shape::kWavesN > 1 || Shape::kWaveN >= 160);
 
     uint32_t a_;  ///< addresses of this warpgroup's rows and columns in stage 0
     uint32_t b_;
@@ -26,8 +31,9 @@ public:
           b_(descriptor_address(stages.b[share]) + descriptor_offset(origin.col * Shape::kBlockK)) {}
 
     /// As soon as the K block's stage is known, beside the last wave of the one before: its WGMMAs then follow the wait for
-    /// the stage, and one another, at once (0.8 % of 4096x4096x7168 at 128x256, in bursts, H200, 2026-11-24). Behind the
-    /// back edge of the main loop there would be 14 instructions (-0.1 to +0.5 % at seven products, 2026-11-28).
+    /// the stage, and one another, at once (0.8 % of 4096x4096x7168 at 128x256, in bursts, H200, 2026-11-24; 2 % of two
+    /// products at 128x160, 0.2 % of nine at 128x192, 2026-11-29). Behind the back edge of the main loop there would be
+    /// 14 instructions (-0.1 to +0.5 % at seven products, 2026-11-28).
     FP8GEMM_DEVICE void describe_first(uint32_t stage) {
         if constexpr (kFirstAhead) {
             first_a_ = block_descriptors(a_ + descriptor_offset(stage * Stages::kStageBytesA));
