@@ -86,3 +86,14 @@ def what_is_done(cubin: bytes, directory: Path) -> list[str]:
 def find(instructions: Instructions, pattern: str) -> list[str]:
     """The instructions whose opcode starts as the pattern says."""
     return [text for text in instructions if re.match(pattern, text)]
+
+
+def moves_in_waves(instructions: Instructions) -> int:
+    """Moves to uniform registers between the WGMMAs of one wave, of all of them."""
+    found, of_wave = 0, 0
+    for text in find(instructions, "QGMMA|R2UR"):
+        if text.startswith("QGMMA"):
+            of_wave = (of_wave + 1) % 4
+        elif of_wave:
+            found += 1
+    return found

@@ -28,7 +28,7 @@ from fp8gemm.tuning.problem import Addend, Grouping, OutputType, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from tests.jit.cases import wrong_registers
-from tests.jit.sass import Instructions, find, instructions_of
+from tests.jit.sass import Instructions, find, instructions_of, moves_in_waves
 
 pytestmark = pytest.mark.usefixtures("known_kernels")
 
@@ -160,18 +160,7 @@ def test_operands_and_outputs_go_by_tma_but_for_the_ends_of_groups(kernels: list
 def test_descriptors_of_a_wave_are_in_uniform_registers(kernels: list[Kernel]) -> None:
     """Where the compiler did not see that a warp's lanes go one way, moves to them stood between a wave's WGMMAs."""
     tiles = [kernel for kernel in kernels if not kernel.swaps]
-    assert {kernel.label: moves for kernel in tiles if (moves := moves_in_waves(kernel)) > 0} == {}
-
-
-def moves_in_waves(kernel: Kernel) -> int:
-    """Moves to uniform registers between the WGMMAs of one wave, of all of them."""
-    found, of_wave = 0, 0
-    for text in find(kernel.instructions, "QGMMA|R2UR"):
-        if text.startswith("QGMMA"):
-            of_wave = (of_wave + 1) % 4
-        elif of_wave:
-            found += 1
-    return found
+    assert {kernel.label: moves for kernel in tiles if (moves := moves_in_waves(kernel.instructions)) > 0} == {}
 
 
 def test_nothing_lives_in_local_memory(kernels: list[Kernel]) -> None:

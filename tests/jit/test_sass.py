@@ -21,7 +21,7 @@ from fp8gemm.tuning.l2 import streamed_rows
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.tiles import TILES
 from tests.first_steps import first_steps, steps_of_tile
-from tests.jit.sass import Instructions, find, instructions_of
+from tests.jit.sass import Instructions, find, instructions_of, moves_in_waves
 from tests.thirds import third_of
 
 pytestmark = pytest.mark.usefixtures("known_kernels")
@@ -228,7 +228,7 @@ def test_a_main_loop_with_one_wave_in_flight_loads_no_weight_scales_of_up_to_128
     for kernel in compiled([(Problem(1, 7168, k), tile) for tile in one_wave_in_flight()], tmp_path):
         waves = [place for place, text in enumerate(kernel.instructions) if re.match(r"QGMMA|WARPGROUP\.DEPBAR", text)]
         loads = find(kernel.instructions[waves[0] : waves[-1]], r"LDG\.")
-        assert (not loads) == is_held, kernel.label
+        assert (not loads) == is_held and not kernel.find("LDL|STL"), kernel.label
 
 
 def test_the_stage_of_a_wide_wave_is_found_beside_the_wave_before(tmp_path: Path) -> None:
@@ -237,12 +237,21 @@ def test_the_stage_of_a_wide_wave_is_found_beside_the_wave_before(tmp_path: Path
     assert len(wide) >= 2
     for kernel in compiled([(Problem(1, 7168, 7296), config) for config in wide], tmp_path):
         text = "\n".join(kernel.find("QGMMA|UIMAD|WARPGROUP.DEPBAR"))
-        assert text.count("UIMAD") and not re.search(r"DEPBAR[^\n]*\nUIMAD[^\n]*\nQGMMA", text), kernel.label
+        assert text.count("UIMAD") and not re.search(r"DEPBAR[^\n]*\n(UIMAD[^\n]*\n)+QGMMA", text), kernel.label
 
 
-def one_wave_in_flight() -> list[TileConfig]:
+def test_nothing_moves_to_uniform_registers_between_the_multiplications_of_a_wide_wave(tmp_path: Path) -> None:
+    """Also beside C and a bias, for which it is described where it is multiplied."""
+    wide = [config for config in one_wave_in_flight(FLOAT32) if config.wave_cols >= 160]
+    for c, k in itertools.product((Addend.NONE, Addend.FLOAT32), (1904, 7296)):
+        problem = Problem(1, 7168, k, FLOAT32, c=c, bias=c)
+        for kernel in compiled([(problem, config) for config in wide], tmp_path):
+            assert moves_in_waves(kernel.instructions) == 0, kernel.label
+
+
+def one_wave_in_flight(output: OutputType = OutputType.BFLOAT16) -> list[TileConfig]:
     """With all of K."""
-    return [config for config in candidate_configs(TMA) if config.waves_in_flight == config.split_k == 1]
+    return [config for config in candidate_configs(TMA, output) if config.waves_in_flight == config.split_k == 1]
 
 
 def test_nothing_lives_in_local_memory(kernels: list[Kernel]) -> None:

@@ -19,8 +19,8 @@ namespace fp8gemm {
 /// One warpgroup's reader of the block scales.
 ///
 /// Each lane loads the scale of another K block of the warpgroup's share, so one load covers 32 of them, and a shuffle
-/// hands out the one in use. A tile's first 64, or all up to 128 of them, are loaded before the epilogue of the tile before
-/// it, and others 32 blocks ahead, so that no block waits for device memory.
+/// hands out the one in use. A tile's first 64, or all up to 128 of them, are loaded before the epilogue of the tile
+/// before it, and others 32 blocks ahead, so that no block waits for device memory.
 template <class Config>
 class BlockScales {
     using Shape = TileShape<Config>;
@@ -40,9 +40,10 @@ public:
     static constexpr bool kKeeps = false;
 
 private:
-    /// Loads that cover K, and how many of them a thread holds. Where it is all, up to K = 16384 with one wave in flight, the
-    /// main loop loads nothing: 0.7 % of eight products beyond 8192, where two were held, in bursts and under load (128x192,
-    /// 128x256, 256x128, 192x96; H200, 2026-11-29). 128x128, with two waves in flight, loses 0.8 and 1.4 % by the registers.
+    /// Loads that cover the share of K, and how many of them a thread holds. Where it is all, up to 128 K blocks with one
+    /// wave in flight, the main loop loads nothing: 0.7 % of seven products of more than 64, where two were held, in bursts
+    /// and under load (128x192, 128x256, 256x128, 192x96; H200, 2026-11-29). 128x128, with two waves in flight, loses 0.8
+    /// and 1.4 % by the registers.
     static constexpr uint32_t kLoads = ceil_div(Shape::kNumSteps, kThreadsPerWarp);
     static constexpr uint32_t kHeld = kLoads <= 4 && Config::kWavesInFlight == 1 ? maximum(kLoads, 2u) : 2;
 
@@ -91,8 +92,8 @@ public:
     ///
     /// NOTE: Loaded in place. What a plain load gives, the compiler moves at the chunk's end to where the next turn of the
     /// loop wants it, and a move waits for the load: 0.1 to 0.6 % of products whose K is 16384 at 128x256 and 128x192, in
-    /// bursts (H200, 2026-11-28). With two waves in flight the assembler puts the move behind the load instead; 128x128 is
-    /// 1.3 % faster all the same.
+    /// bursts, when those held two loads (H200, 2026-11-28). With two waves in flight the assembler puts the move behind
+    /// the load instead; 128x128 is 1.3 % faster all the same.
     FP8GEMM_DEVICE void advance(uint32_t k_block) {
         if (kLoads > 1 && k_block % kThreadsPerWarp == 0 && k_block != 0) {
 #pragma unroll
