@@ -143,6 +143,11 @@ def staged_part(config: TileConfig) -> tuple[int, int]:
     return WAVE_ROWS, gcd(_stored_cols(config), config.staging_cols)
 
 
+def has_short_lines(config: TileConfig, output: OutputType) -> bool:
+    """Whether rows of such a part are shorter than the lines of L2."""
+    return staged_part(config)[1] * output.bytes < STAGED_LINE_BYTES
+
+
 def staged_parts(config: TileConfig) -> int:
     """Such parts of a warpgroup's tile."""
     rows, cols = staged_part(config)

@@ -7,6 +7,12 @@ from dataclasses import field, replace
 from fp8gemm.frozen import dataclass
 
 
+def cost_term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
+    """A field of a cost: what it belongs to, its unit, how it comes about, and whether totals are made of it."""
+    value: float = field(metadata={"group": group, "unit": unit, "formula": formula, "part": part})
+    return value
+
+
 def _constant(value: float, unit: str, meaning: str) -> float:
     made: float = field(default=value, metadata={"unit": unit, "meaning": meaning})
     return made
@@ -46,6 +52,7 @@ class Constants:
     promotion_pj: float = _constant(6.17, "pJ", "promoting a block sum")
     l2_byte_pj: float = _constant(23.6, "pJ", "byte from L2 to an SM")
     dram_byte_pj: float = _constant(160.0, "pJ", "byte of device memory")
+    short_line_byte_pj: float = _constant(50.0, "pJ", "byte of the output that many tiles write in lines of 64 bytes")
     idle_watts: float = _constant(149.0, "W", "power that does no work")
     voltage_exponent: float = _constant(1.55, "exponent", "of the clock, in the energy of an operation")
     burst_power: float = _constant(1.42, "times", "the chip's power limit, what a burst of some milliseconds may draw")
@@ -59,24 +66,37 @@ class Constants:
     overlap_exponent: float = _constant(39.0, "exponent", "how well SM, L2 and DRAM time hide each other")
     streamed_share: float = _constant(0.94, "share", "of SM and L2 time that is left where B leaves L2 first")
 
+    def energy_mj(
+        self, *, macs: int, promotions: int, l2_bytes: float, dram_bytes: float, short_line_bytes: int
+    ) -> float:
+        """What so much work takes."""
+        return 1e-9 * (
+            macs * self.mac_pj
+            + promotions * self.promotion_pj
+            + l2_bytes * self.l2_byte_pj
+            + dram_bytes * self.dram_byte_pj
+            + short_line_bytes * self.short_line_byte_pj
+        )
+
 
 DEFAULT = Constants()
 """Fitted on an H200, 2026-11-23, to 76 shapes alone, in bursts and under sustained load, and anew on an H100,
-2026-11-25, when bands of tiles had come to depend on N: to 198 shapes in bursts, of which the choice takes 0.4 % more
-than the fastest that was measured, and to 72 of few rows, in turns. What few rows take was held to the fit before. Of
-that one are, too, what clusters and a second warpgroup cost, a launch, an idle chip's power, `drain_cycles`,
-`border_cycles`, `row_scale_cycles`, `exchange_cycles`, `exchange_piece_cycles`, `multicast_share`, `voltage_exponent`,
-`burst_power` and `dram_latency_us`. `dram_byte_pj`, 68.1 by the fit, is what bands of tiles say it is, at the lower end
-(docs/tuning.md, "Where the cycles of prefill go"): with it the choice takes 0.64 % more than the fastest candidate in
-bursts instead of 0.69, and 0.42 % under sustained load instead of 0.44 (100 shapes of no fit, H100, 2026-11-26).
-`lower_wave_cycles` is 17 by the fit, to which 256x128 was no candidate for N < 4096; 4 was better at 111 shapes under
-sustained load and 121 in bursts (H200, 2026-11-27), and 12 is since it is one for any K and more columns: 0.23 and
-0.27 % more than the fastest at 269 and 283, with 4 0.23 and 0.30 (2026-11-29). `out_of_step_times` is of the same day
-(docs/tuning.md, "The choice"). `few_parts_cycles` is none by the fit: at 400 random shapes, block-scaled, tiles of few
-parts took longer than predicted where rounds are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and
-others did not (H100, H200, 2026-11-28). Where rows are few, weights are what is waited for. With a slot for each part
-128x128 takes 120 to 230 cycles less between two rounds (eight products in bursts, H200, 2026-11-29).
-`slotted_parts_cycles` leaves more: so no choice among those 400 is slower by the times of then."""
+2026-11-25, when bands of tiles had come to depend on N: to 198 shapes in bursts, of which the choice takes 0.4 %
+more than the fastest that was measured, and to 72 of few rows, in turns. What few rows take was held to the fit
+before. Of that one are, too, what clusters and a second warpgroup cost, a launch, an idle chip's power,
+`drain_cycles`, `border_cycles`, `row_scale_cycles`, `exchange_cycles`, `exchange_piece_cycles`, `multicast_share`,
+`voltage_exponent`, `burst_power` and `dram_latency_us`. `dram_byte_pj`, 68.1 by the fit, is what bands of tiles say
+it is, at the lower end (docs/tuning.md, "Where the cycles of prefill go"): with it the choice takes 0.64 % more than
+the fastest candidate in bursts instead of 0.69, and 0.42 % under sustained load instead of 0.44 (100 shapes of no
+fit, H100, 2026-11-26). `lower_wave_cycles` is 17 by the fit, to which 256x128 was no candidate for N < 4096; 4 was
+better at 111 shapes under sustained load and 121 in bursts (H200, 2026-11-27), and 12 is since it is one for any K
+and more columns: 0.23 and 0.27 % more than the fastest at 269 and 283, with 4 0.23 and 0.30 (2026-11-29).
+`out_of_step_times` is of the same day (docs/tuning.md, "The choice"), as is `short_line_byte_pj`. `few_parts_cycles`
+is none by the fit: at 400 random shapes, block-scaled, tiles of few parts took longer than predicted where rounds
+are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and others did not (H100, H200, 2026-11-28). Where
+rows are few, weights are what is waited for. With a slot for each part 128x128 takes 120 to 230 cycles less between
+two rounds (eight products in bursts, H200, 2026-11-29). `slotted_parts_cycles` leaves more: so no choice among those
+400 is slower by the times of then."""
 
 GROUPED = replace(
     DEFAULT,
@@ -94,6 +114,7 @@ GROUPED = replace(
     part_cycles=133.0,
     l2_share=0.208,
     out_of_step_times=0.0,
+    short_line_byte_pj=0.0,
     mac_pj=0.272,
     promotion_pj=5.94,
     l2_byte_pj=28.5,

@@ -15,29 +15,25 @@ them (76 shapes, H200, 2026-11-23), so that there is one choice for both.
 from __future__ import annotations
 
 import math
-from dataclasses import field
 
 from fp8gemm.frozen import dataclass
 from fp8gemm.sizes import SCALE_BLOCK
 from fp8gemm.tuning.candidates import divides_last_round, has_divided_round
-from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, staged_part, staged_parts
-from fp8gemm.tuning.constants import DEFAULT, Constants
+from fp8gemm.tuning.config import STAGING_COLS, WAVE_ROWS, TileConfig, has_short_lines, staged_part, staged_parts
+from fp8gemm.tuning.constants import DEFAULT, Constants, cost_term
 from fp8gemm.tuning.hopper import TENSOR_MACS_PER_CYCLE, Chip
 from fp8gemm.tuning.l2 import STREAMED_FROM, out_of_step, out_of_step_bytes, raster_band, refetched_bytes, streamed_rows
-from fp8gemm.tuning.problem import Problem, Scaling
+from fp8gemm.tuning.problem import Problem, Scaling, StoreKind
 from fp8gemm.tuning.tiles import MANY_ROWS
 
 REFERENCE_MHZ = 1400.0
 """The clock that energies are given for."""
 
+SHORT_K, MANY_ROUNDS = 1024, 3
+"""Up to which K, and from which rounds on, short lines were seen to cost energy (docs/tuning.md, "The choice")."""
+
 FEW_PARTS = 2
 """Of a warpgroup's staged tile, so few that its epilogue ends before what surrounds it is hidden."""
-
-
-def cost_term(group: str, unit: str, formula: str, *, part: bool = False) -> float:
-    """A field of a cost: what it belongs to, its unit, how it comes about, and whether totals are made of it."""
-    value: float = field(metadata={"group": group, "unit": unit, "formula": formula, "part": part})
-    return value
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,9 @@ class Cost:
     rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
     filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")
     spared: float = cost_term("rounds and tail", "rounds", "of the last one, where two CTAs divide each of its tiles")
-    energy_mj: float = cost_term("energy", "mJ", "MACs, promotions, L2 and DRAM bytes, times their energy at 1400 MHz")
+    energy_mj: float = cost_term(
+        "energy", "mJ", "MACs, promotions, bytes of L2, DRAM and short lines, times theirs at 1400 MHz"
+    )
     clock_mhz: float = cost_term("energy", "MHz", "highest at which energy / time stays in the power limit")
     burst_mhz: float = cost_term("in a burst", "MHz", "clock_mhz at the power that some milliseconds may draw")
     burst_us: float = cost_term("in a burst", "us", "total_us at burst_mhz")
@@ -182,6 +180,9 @@ class Predictor:
         times = constants.out_of_step_times if problem.scaling is Scaling.BLOCK else 0.0  # others were not measured
         self._out_of_step_times = times * out_of_step(problem.k)
         self._divides = divides_last_round(problem, config)
+        is_staged = problem.scaling is Scaling.BLOCK and problem.store is StoreKind.TMA  # others were not measured
+        has_lines = is_staged and problem.k <= SHORT_K and has_short_lines(config, problem.output)
+        self._short_lines_of_row = problem.n * problem.output.bytes if has_lines else 0
 
     def total_us(self, m: int, limit: float = math.inf) -> float:
         """`Cost.total_us` for so many rows; infinity instead, sooner, if it cannot be less than a limit."""
@@ -262,22 +263,18 @@ class Predictor:
         if self._out_of_step_times > 0.0 and m >= MANY_ROWS:
             refetched += self._out_of_step_times * out_of_step_bytes(product, refetched, ctas, self._l2_capacity)
         dram_bytes = self._bytes_of_weight + m * self._bytes_of_row + refetched
-        energy = self._energy_mj(m, cluster_tiles * self._cluster_size * tile.l2_bytes, dram_bytes)
-        cycles = self._cycles(m, rounds)
+        energy = self._constants.energy_mj(
+            macs=m * self._macs_of_row,
+            promotions=m * self._promotions_of_row,
+            l2_bytes=cluster_tiles * self._cluster_size * tile.l2_bytes,
+            dram_bytes=dram_bytes,
+            short_line_bytes=m * self._short_lines_of_row if m >= MANY_ROWS and rounds >= MANY_ROUNDS else 0,
+        )
+        cycles, share = self._cycles(m, rounds), self._share(m)
         clock = self._clock_mhz(cycles, energy, self._power_limit)
-        share = self._share(m)
         l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
         dram_us = self._constants.dram_latency_us + dram_bytes / chip.dram_bytes_per_us
         return cluster_tiles, rounds, energy, clock, share * (self._drain_us + cycles / clock), l2_us, dram_us
-
-    def _energy_mj(self, m: int, l2_bytes: float, dram_bytes: float) -> float:
-        constants = self._constants
-        return 1e-9 * (
-            m * self._macs_of_row * constants.mac_pj
-            + m * self._promotions_of_row * constants.promotion_pj
-            + l2_bytes * constants.l2_byte_pj
-            + dram_bytes * constants.dram_byte_pj
-        )
 
     def _clock_mhz(self, cycles: float, energy_mj: float, power_limit: float) -> float:
         """The clock at which the energy of these cycles is the power that the chip may draw.

@@ -11,9 +11,10 @@ of one the next can end: its chain of tokens, products, sums and output, less wh
 from __future__ import annotations
 
 from fp8gemm.frozen import dataclass
+from fp8gemm.tuning.constants import cost_term
 from fp8gemm.tuning.dependent_launch import UNEVEN_WEIGHT
 from fp8gemm.tuning.hopper import Chip
-from fp8gemm.tuning.model import cost_term, norm
+from fp8gemm.tuning.model import norm
 from fp8gemm.tuning.problem import Problem
 from fp8gemm.tuning.swap_ab import SwapAbConfig, busiest_sm, resident_ctas, tiles_of
 

@@ -17,6 +17,8 @@ SHOWS = {
     "random-sustained-h100.json": ("100 others under load that lasts, before that", "tuning.md#the-choice"),
     "random-sustained-h200.json": ("the same under load that lasts", "tuning.md#the-choice"),
     "random-sustained-choice-h200.json": ("and others, the choice alone", "tuning.md#the-choice"),
+    "random-sustained-outliers-h200.json": ("eight of those behind, with other tiles", "tuning.md#the-choice"),
+    "random-sustained-outliers-burst-h200.json": ("and these in bursts", "tuning.md#the-choice"),
     "random-burst-choice-h200.json": ("and others in bursts, the choice alone", "tuning.md#the-choice"),
     "random-burst-candidates-h200.json": ("and others in bursts, with candidates", "tuning.md#the-choice"),
     "random-burst-outliers-h200.json": ("five of those behind, with other tiles", "tuning.md#the-choice"),

@@ -14,7 +14,7 @@ from fp8gemm.tuning.constants import DEFAULT, GROUPED
 from fp8gemm.tuning.hopper import limited_chip, named_chip
 from fp8gemm.tuning.l2 import out_of_step, out_of_step_bytes, refetched_bytes
 from fp8gemm.tuning.model import predict, tile_cost
-from fp8gemm.tuning.problem import Problem, Scaling, packed_problem
+from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind, packed_problem
 from fp8gemm.tuning.select import eligible_configs, select_config
 from fp8gemm.tuning.table import NO_TABLES
 from tests.stored import rows_of
@@ -39,12 +39,14 @@ def first(row: dict[str, Any], file: str) -> str:
     ("file", "shapes", "most"),
     [
         ("random-burst-h200.json", 100, 0.0023),
-        ("random-burst-candidates-h200.json", 100, 0.0040),
-        ("random-sustained-h200.json", 100, 0.0020),
+        ("random-burst-candidates-h200.json", 100, 0.0037),
+        ("random-sustained-h200.json", 100, 0.0015),
         ("random-sustained-h100.json", 100, 0.0030),
         ("narrow-outputs-burst-h200.json", 21, 0.0008),
         ("narrow-outputs-sustained-h200.json", 11, 0.0001),
-        (FEW_PARTS, 12, 0.0072),
+        (FEW_PARTS, 12, 0.0036),
+        ("random-sustained-outliers-h200.json", 8, 0.0134),
+        ("random-sustained-outliers-burst-h200.json", 8, 0.0120),
     ],
 )
 def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) -> None:
@@ -90,6 +92,30 @@ def test_tiles_of_few_parts_wait_between_rounds(label: str, waits: bool) -> None
     assert tile_cost(problem, config, GROUPED).between_cycles == 0
     by_rows = Problem(4096, 4096, 512, scaling=Scaling.ROW)
     assert tile_cost(by_rows, labelled_config(label, by_rows)).between_cycles == 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "label", "costs"),
+    [
+        (Problem(4034, 5568, 640), "128x160", True),
+        (Problem(4034, 5568, 1152), "128x160", False),
+        (Problem(1024, 5120, 640), "128x160", False),  # two rounds
+        (Problem(4034, 5568, 640), "128x192", False),
+        (Problem(4034, 5568, 640, OutputType.FLOAT32), "128x160", False),
+        (Problem(4034, 5568, 640, scaling=Scaling.ROW), "128x160", False),
+        (Problem(4034, 5567, 640, store=StoreKind.PREDICATED), "128x160", False),
+    ],
+)
+def test_lines_of_64_bytes_cost_energy_with_short_k_and_several_rounds(
+    problem: Problem, label: str, costs: bool
+) -> None:
+    config, chip = labelled_config(label, problem), named_chip("h200")
+    energy, without = (
+        predict(problem, config, chip, constants).energy_mj
+        for constants in (DEFAULT, replace(DEFAULT, short_line_byte_pj=0.0))
+    )
+    bytes_written = problem.m * problem.n * 2 if costs else 0
+    assert energy - without == pytest.approx(1e-9 * DEFAULT.short_line_byte_pj * bytes_written, rel=1e-6)
 
 
 @pytest.mark.parametrize(
