@@ -36,7 +36,7 @@ class Constants:
     load_latency_cycles: float = _constant(2600.0, "cycles", "from asking for a stage to having it")
     block_exponent: float = _constant(3.81, "exponent", "how well the terms of a K block hide each other")
     tile_cycles: float = _constant(569.0, "cycles", "between two tiles, beside the epilogue")
-    few_parts_cycles: float = _constant(300.0, "cycles", "between two rounds of tiles that are staged in few parts")
+    few_parts_cycles: float = _constant(300.0, "cycles", "between two rounds of tiles of few parts or one warpgroup")
     slotted_parts_cycles: float = _constant(200.0, "cycles", "the same where each of these parts has a staging slot")
     half_share: float = _constant(0.67, "share", "of a round that one takes whose tiles two CTAs divide")
     epilogue_cycles: float = _constant(9.88, "cycles", "64 x 8 16-bit outputs of a warpgroup")

@@ -33,7 +33,8 @@ SHORT_K, MANY_ROUNDS = 1024, 3
 """Up to which K, and from which rounds on, short lines were seen to cost energy (docs/tuning.md, "The choice")."""
 
 FEW_PARTS = 2
-"""Of a warpgroup's staged tile, so few that its epilogue ends before what surrounds it is hidden."""
+"""Of a warpgroup's staged tile, so few that its epilogue ends before what surrounds it is hidden. Where a warpgroup is
+alone, nothing hides it (docs/tuning.md, "The choice")."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ class Cost:
         "a tile", "cycles", "a tile's + 32 columns' + 64 x 8 outputs' + shares' exchange"
     )
     tile_cycles: float = cost_term("a tile", "cycles", "K blocks, in whole stages, * block_cycles + epilogue_cycles")
-    between_cycles: float = cost_term("a tile", "cycles", "from 256 rows on, between two rounds of tiles of few parts")
+    between_cycles: float = cost_term(
+        "a tile", "cycles", "from 256 rows on, between two rounds of tiles of few parts, or of one warpgroup"
+    )
     tiles: int = cost_term("rounds and tail", "tiles", "ceil(M / block_m) * ceil(N / block_n), in whole clusters")  # type: ignore[assignment]
     rounds: int = cost_term("rounds and tail", "rounds", "ceil(tiles / SMs)")  # type: ignore[assignment]
     filled: float = cost_term("rounds and tail", "share", "tiles / (rounds * SMs)")
@@ -137,7 +140,7 @@ def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAU
     l2 = -(-problem.k_blocks // config.split_k) * config.block_bytes(scaling) * share
     tile_cycles = config.whole_k_blocks(problem.k_blocks) * block + epilogue
     wait = constants.few_parts_cycles if config.staging_slots < staged_parts(config) else constants.slotted_parts_cycles
-    between = 0.0 if of_rows or staged_parts(config) > FEW_PARTS else wait
+    between = 0.0 if of_rows or (config.warpgroups > 1 and staged_parts(config) > FEW_PARTS) else wait
     return TileCost(tensor, shared, latency, block, epilogue, tile_cycles, between, l2)
 
 
