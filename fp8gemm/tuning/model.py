@@ -180,11 +180,11 @@ class Predictor:
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
         self._streamed_rows = streamed_rows(problem, config)
-        times = constants.out_of_step_times if problem.scaling is Scaling.BLOCK else 0.0  # others were not measured
-        self._out_of_step_times = times * out_of_step(problem.k)
         self._divides = divides_last_round(problem, config)
-        is_staged = problem.scaling is Scaling.BLOCK and problem.store is StoreKind.TMA  # others were not measured
-        has_lines = is_staged and problem.k <= SHORT_K and has_short_lines(config, problem.output)
+        by_blocks = problem.scaling is Scaling.BLOCK  # what follows was not measured with other scales
+        self._out_of_step_times = constants.out_of_step_times * out_of_step(problem.k) if by_blocks else 0.0
+        is_short = by_blocks and problem.k <= SHORT_K and problem.store is StoreKind.TMA
+        has_lines = is_short and has_short_lines(config, problem.output)
         self._short_lines_of_row = problem.n * problem.output.bytes if has_lines else 0
 
     def total_us(self, m: int, limit: float = math.inf) -> float:

@@ -38,7 +38,7 @@ def first(row: dict[str, Any], file: str) -> str:
 @pytest.mark.parametrize(
     ("file", "shapes", "most"),
     [
-        ("random-burst-h200.json", 100, 0.0023),
+        ("random-burst-h200.json", 100, 0.00221),
         ("random-burst-candidates-h200.json", 100, 0.0037),
         ("random-sustained-h200.json", 100, 0.0015),
         ("random-sustained-h100.json", 100, 0.0030),
@@ -58,7 +58,7 @@ def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) ->
     more = [row["us"][label] / min(row["us"].values()) - 1 for row, label in zip(rows, measured, strict=True)]
     assert fmean(more) <= most
     # 256x128 was no candidate with many columns when these were measured, and the H100's have the most of them.
-    told = 0.8 if "h100" in file else 0.85
+    told = 0.84 if "h100" in file else 0.85
     assert sum(label == each[0] for label, each in zip(measured, labels, strict=True)) >= told * shapes
 
 

@@ -40,10 +40,10 @@ public:
     static constexpr bool kKeeps = false;
 
 private:
-    /// Loads that cover the share of K, and how many of them a thread holds. Where it is all, up to 128 K blocks with one
-    /// wave in flight, the main loop loads nothing: 0.7 % of seven products of more than 64, where two were held, in bursts
-    /// and under load (128x192, 128x256, 256x128, 192x96; H200, 2026-11-29). 128x128, with two waves in flight, loses 0.8
-    /// and 1.4 % by the registers.
+    /// Loads that cover the share of K, and how many of them a thread holds. Where it is all, up to 128 K blocks with
+    /// one wave in flight, the main loop loads nothing: 0.7 % of seven products of more than 64, where two were held,
+    /// in bursts and under load (128x192, 128x256, 256x128, 192x96; H200, 2026-11-29). 128x128, with two waves in
+    /// flight, loses 0.8 and 1.4 % by the registers.
     static constexpr uint32_t kLoads = ceil_div(Shape::kNumSteps, kThreadsPerWarp);
     static constexpr uint32_t kHeld = kLoads <= 4 && Config::kWavesInFlight == 1 ? maximum(kLoads, 2u) : 2;
 
@@ -53,6 +53,7 @@ private:
     uint32_t border_;
     uint32_t first_of_cta_;       ///< K block of the tile
     const float* rows_[kBlocks];  ///< the scales of each block's rows
+    // NOTE: As one array they give kernels with two waves in flight other machine code, though they hold the same.
     float chunk_[kBlocks];
     float behind_[kBlocks][kHeld - 1];
     float fetched_[kBlocks];  ///< with kAhead, of the K block that is multiplied next

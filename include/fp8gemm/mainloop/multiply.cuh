@@ -80,7 +80,7 @@ private:
     uint32_t warpgroup_;
     uint32_t first_row_;    ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
     uint32_t first_scale_;  ///< its place among the scales of A
-    WaveOperands<Config> operands_;
+    WaveOperands<Config, Scales::kAhead> operands_;
     typename Ring::State state_ = Ring::State::for_reader();  ///< the next stage
     bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
     uint32_t full_;               ///< address of the full barrier of the stage of `state_`

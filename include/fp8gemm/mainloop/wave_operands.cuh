@@ -7,19 +7,19 @@
 
 namespace fp8gemm {
 
-/// Starts a warpgroup's WGMMAs.
-template <class Config>
+/// Starts a warpgroup's WGMMAs. `kScalesAhead`: a K block's scales are in registers before it is multiplied.
+template <class Config, bool kScalesAhead>
 class WaveOperands {
     using Shape = TileShape<Config>;
     using Stages = OperandStages<Config>;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
 
-    /// Whether the WGMMAs of a K block's first wave are described ahead of them. With one wave to a K block it must have 160
-    /// columns: 128x144 and 192x96 lose up to 1.4 % by it. And beside C the compiler would keep descriptors of 128x160 in
-    /// vector registers. Row scales, and two waves in flight, were not measured.
-    static constexpr bool kIsWide = Shape::kWaveN >= 160 && !is_read(Config::kC);
-    static constexpr bool kFirstAhead = Config::kScaling == Scaling::kBlock && Config::kWavesInFlight == 1 &&
-                                        (Shape::kWavesM * Shape::kWavesN > 1 || kIsWide);
+    /// Whether the WGMMAs of a K block's first wave are described ahead of them: with its scales, or where it is wide.
+    /// Narrower ones lose up to 1.4 % by it (128x144, 192x96), and beside C the compiler would keep descriptors of
+    /// 128x160 in vector registers. Row scales, and two waves in flight, were not measured.
+    static constexpr bool kIsWide = Config::kScaling == Scaling::kBlock && Config::kWavesInFlight == 1 &&
+                                    Shape::kWaveN >= 160 && !is_read(Config::kC);
+    static constexpr bool kFirstAhead = kScalesAhead || kIsWide;
 
     uint32_t a_;  ///< addresses of this warpgroup's rows and columns in stage 0
     uint32_t b_;
