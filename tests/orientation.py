@@ -1,4 +1,4 @@
-"""How grouped products are computed, whatever their sizes: in which orientation, and in clusters."""
+"""How grouped products are computed, whatever their sizes: in which orientation, in clusters, and in pieces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fp8gemm.kernels import loaded
+from fp8gemm.tuning.candidates import PIECE_ROWS
 from fp8gemm.tuning.config import Tile, TileConfig
 from fp8gemm.tuning.grouped import ranked_grouped
 from fp8gemm.tuning.grouped_config import PAIR_ROWS
@@ -18,13 +19,14 @@ from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import Tables
 
-FEW, TWO_TILES = 4, 192
-"""Rows of a typical group that stand for a config: one of the swapped orientation, and one of clusters."""
+FEW, TWO_TILES, MANY = 4, 192, 512
+"""Rows of a typical group that stand for a config: one of the swapped orientation, one of clusters, and one without
+them whose tiles have several pieces."""
 
 
 def choose_for_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The config that a test's ``expected_m`` stands for, if it is one of these."""
-    choose = {FEW: choose_swapped, TWO_TILES: choose_pairs}
+    choose = {FEW: choose_swapped, TWO_TILES: choose_pairs, MANY: choose_pieces}
     if "expected_m" in request.fixturenames and (rows := request.getfixturevalue("expected_m")) in choose:
         choose[rows](monkeypatch)
 
@@ -37,6 +39,15 @@ def choose_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
 def choose_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on a cluster of two computes the tiles of grouped products, wherever that is possible."""
     _choose(monkeypatch, lambda config: isinstance(config, TileConfig) and config.cluster_m > 1, m=PAIR_ROWS[-1])
+
+
+def choose_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on tiles of grouped products have more rows than a piece, and a group's last one is loaded in these."""
+    _choose(
+        monkeypatch,
+        lambda config: isinstance(config, TileConfig) and config.block_m > PIECE_ROWS and config.cluster_size == 1,
+        m=MANY,
+    )
 
 
 def choose_tile(monkeypatch: pytest.MonkeyPatch, tile: Tile) -> None:

@@ -1,7 +1,7 @@
 """`fp8gemm.gemm_grouped` on a Hopper GPU: groups of any size anywhere, both orientations, and what stays untouched.
 
 Each product is computed as if groups had `FEW` rows, by a kernel of the swapped orientation; `TWO_TILES`, by one whose
-clusters of two have CTAs and warpgroups without rows; and `MANY`.
+clusters of two have CTAs and warpgroups without rows; and `MANY`, by one that loads last tiles in pieces.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from tests import cases
 from tests.calls import same_bits
 from tests.gpu.faults.support import Guarded, amid_nans, poisoned_rows, poisoned_scales
 from tests.grouped import ContiguousCase, Run, contiguous_case, in_order
-from tests.orientation import FEW, TWO_TILES, choose_for_rows
+from tests.orientation import FEW, MANY, TWO_TILES, choose_for_rows
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-MANY = 512
 PRODUCTS = [(8, 112), (100, 128), (576, 256), (1000, 256), (2112, 7168), (4096, 2048)]
 """N and K: an N that no TMA store takes, partial tiles and K blocks, one that no tile divides, two of real layers."""
 

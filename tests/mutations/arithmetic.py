@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "first-wave-of-the-stage-before",
-        "the first of a K block's two waves is described before the ring goes on to its stage",
+        "a K block's first wave is described before the ring goes on to its stage",
         (
             Edit(
                 "mainloop/multiply.cuh",
@@ -115,7 +115,7 @@ MUTANTS = (
                 "        operands_.describe_first(state_.stage);\n        state_.advance();\n",
             ),
         ),
-        under("256x128"),
+        under("256x128", "128x160"),
         sample="ahead",
     ),
     Mutant(

@@ -244,6 +244,20 @@ _MOMENTS = (
         sample="long_one_wave",
     ),
     Mutant(
+        "scales-behind-not-shifted",
+        "where all weight scales of a tile are held, those of the K blocks from the 65th on are those of the second 32",
+        (Edit(_BLOCK, "behind_[block][i - 1] = behind_[block][i];", ";"),),
+        under("128x160"),
+        sample="long_one_wave",
+    ),
+    Mutant(
+        "last-scales-behind-of-the-ones-before",
+        "where all weight scales of a tile are held, those of the K blocks from the 97th on are those of the 32 before",
+        (Edit(_BLOCK, "load(block, (i + 1) * kThreadsPerWarp)", "load(block, minimum(i + 1, 2u) * kThreadsPerWarp)"),),
+        under("128x160"),
+        sample="long_one_wave",
+    ),
+    Mutant(
         "scales-of-the-first-tile-kept",
         "all tiles of a CTA take the weight scales of its first",
         (Edit(_DENSE, f"{_NEXT}{_BEGIN}", _NEXT),),
