@@ -136,7 +136,8 @@ MUTANTS = (
             Edit(
                 _MULTIPLY,
                 _ALL_OF_K,
-                f"{_ALL_OF_K}        pipelined<1, 0>(*this, Chunk{{kSteps - 1, {{Scales::kBorderStep, kScaleBlock}}}}, "
+                f"{_ALL_OF_K}        await(kSteps - 1);\n"
+                "        pipelined<1, 0>(*this, Chunk{kSteps - 1, {Scales::kBorderStep, kScaleBlock}}, "
                 "accumulators);\n",
             ),
         ),

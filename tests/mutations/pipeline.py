@@ -10,9 +10,10 @@ _PIPELINED = "mainloop/pipelined.cuh"
 _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 
 _WAIT_FULL = """\
-        if (wave == 0 && !stage_is_full_) {
+        if (!stage_is_full_) {
             ptx::mbarrier_wait(full_, state_.parity);
 """
+_AWAITS = "        if (wave == 0 && !(kAwaitsAhead && wave_of_chunk == 0)) {\n"
 _KEEP = "                scales_.keep(slot);  // of others beside the promotion of the wave before\n"
 _KEEP_EARLY = """\
         if constexpr (Scales::kKeeps) {
@@ -26,7 +27,9 @@ _ADVANCE = """\
         operands_.describe_first(state_.stage);
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
 """
-_LOOK = "        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);\n"
+_LOOK = "stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);"
+_IS_LAST = "kRest == 0 && k_block + kLength >= Waves::kSteps;"
+_NEXT_CHUNK = "        k_block += kLength;\n        waves.await(k_block);\n"
 _READERS = "Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, operands.stage_bytes()"
 _FILL = "        copies_.template fill<kOfB>("
@@ -51,9 +54,8 @@ _RELEASE = """\
                 release_.wait_for(release_.pending(scales_.kept()));
             }
             release_.release(flight.full);
-        }
 """
-_LOOKS = "        if (wave == kPerStep - 1) {\n            look_ahead();\n"
+_LOOKS = "        if (wave == kPerStep - 1) {\n            next_stage();\n"
 _LATE_PRODUCTS = "const auto late = scales_.products(flight.slot, flight.k_block, n,"
 _PROMOTE_LATE = PROMOTE.replace("flight.products", "late")
 _FINISH = "finish_wave<kInFlight - 1>(waves, wave + 1 - kInFlight, chunk, flights, sums);"
@@ -69,7 +71,7 @@ _OPERAND_RING = (
         "kept-scales-before-the-stage-is-full",
         "the row scales that are kept for a chunk's first wave are loaded before its stage is full",
         Edit(_MULTIPLY, _KEEP, ""),
-        Edit(_MULTIPLY, _WAIT_FULL.splitlines(keepends=True)[0], _KEEP_EARLY + _WAIT_FULL.splitlines(keepends=True)[0]),
+        Edit(_MULTIPLY, _AWAITS, _KEEP_EARLY + _AWAITS),
         sample="row",
     ),
     race(
@@ -80,7 +82,8 @@ _OPERAND_RING = (
     race(
         "look-ahead-at-the-same-stage",
         "consumers look whether the stage in use is full and take the answer for the next",
-        Edit(_MULTIPLY, _ADVANCE + _LOOK, _LOOK + _ADVANCE),
+        Edit(_MULTIPLY, _LOOK, ""),
+        Edit(_MULTIPLY, _ADVANCE, f"        {_LOOK}\n{_ADVANCE}"),
     ),
     race(
         "empty-not-awaited",
@@ -139,7 +142,7 @@ _OPERAND_RING = (
     race(
         "release-before-the-products-are-there",
         "a stage is given away while the tensor cores may still read it",
-        Edit(_MULTIPLY, _RELEASE, ""),
+        Edit(_MULTIPLY, _RELEASE, _RELEASE.splitlines(keepends=True)[0]),
         Edit(
             _MULTIPLY,
             _LOOKS,
@@ -199,14 +202,38 @@ _DEADLOCKS = (
         "consumers go through short chunks without end",
         Edit(_LOOPS, "k_block += Chunks::kShort;", "k_block += 0;"),
     ),
+    deadlock(
+        "equal-chunk-not-counted",
+        "consumers go through chunks of one length without end",
+        Edit(_LOOPS, _NEXT_CHUNK, _NEXT_CHUNK.replace("+= kLength", "+= 0")),
+        sample="ahead",
+    ),
     race(
         "rest-of-k-dropped",
         "the K blocks after the last whole chunk are not multiplied, and their stages never given back",
         Edit(_LOOPS, "while (k_block < Waves::kSteps) {", "while (k_block + Chunks::kShort <= Waves::kSteps) {"),
     ),
     race(
+        "rest-of-k-dropped-behind-equal-chunks",
+        "the same where chunks are of one length",
+        Edit(_LOOPS, _IS_LAST, "k_block + 2 * kLength > Waves::kSteps;"),
+        sample="ahead",
+    ),
+    race(
+        "first-stage-of-a-tile-not-awaited",
+        "the first chunk of a tile begins before its first stage is full",
+        Edit(_LOOPS, "    uint32_t k_block = 0;\n    waves.await(k_block);\n", "    uint32_t k_block = 0;\n"),
+        sample="ahead",
+    ),
+    race(
+        "stage-of-the-next-chunk-not-awaited",
+        "a chunk begins before its first stage is full",
+        Edit(_LOOPS, _NEXT_CHUNK, _NEXT_CHUNK.replace("waves.await(k_block);", "")),
+        sample="ahead",
+    ),
+    race(
         "end-of-k-overlooked",
-        "a chunk that K ends in goes on with the stages of the next tile",
+        "a chunk that K ends in goes on with the stages of the next tile; chunks of one length then never end",
         Edit(_PIPELINED, "chunk.first_step + kRest == Waves::kSteps", "chunk.first_step + kRest == Waves::kSteps + 1"),
     ),
     race(

@@ -83,6 +83,11 @@ public:
     static constexpr uint32_t kRest = kStepsVary ? 0 : Shape::kNumSteps % kShort;
     /// Whether there is any long chunk that is not as short.
     static constexpr bool kHasBoth = kShort < kLong && (kStepsVary || kLong <= Shape::kNumSteps);
+    /// Whether the stage that a chunk begins with is awaited ahead of it: up to 2.7 % of products whose warpgroups have nothing
+    /// in flight behind a chunk, and block scales. Where warpgroups are staggered 128x128 loses 1.1 and 1.8 % by it, 64x256
+    /// 1.2, and five weight gradients with row scales 0.2 to 1.0 (H200, 2026-11-29; docs/tuning.md).
+    static constexpr bool kAwaitsAhead =
+        !kStepsVary && (kInFlight == 1 || kTurnsWithRing) && Config::kScaling == Scaling::kBlock;
     /// Whether every second warpgroup begins with a short chunk.
     static constexpr bool kStaggers = kHasBoth && kInFlight > 1;
 

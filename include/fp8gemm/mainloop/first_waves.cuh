@@ -16,16 +16,15 @@ struct FirstWaves {
     static constexpr uint32_t kWavesPerStep = 1;
     static constexpr uint32_t kSteps = Multiplier::kSteps;
     static constexpr bool kPromotionReadsStage = Multiplier::kPromotionReadsStage;
+    static constexpr bool kAwaitsAhead = Multiplier::kAwaitsAhead;
     static_assert(kInFlight == 1, "scales advance with the last wave of a chunk");
 
-    /// As chunk_plan.cuh has it of whole tiles. Scales of B advance between chunks, every 32 K blocks.
-    struct Chunks {
-        static constexpr bool kStepsVary = false, kHasBoth = false;
-        static constexpr uint32_t kLong = 2, kShort = kLong;
-        static constexpr uint32_t kRest = kSteps % kShort;
-    };
+    /// K blocks of a chunk. Scales of B advance between chunks, every 32 K blocks.
+    static constexpr uint32_t kChunk = 2;
 
     Multiplier& multiplier;
+
+    FP8GEMM_DEVICE void await(uint32_t k_block) { multiplier.await(k_block); }
 
     template <uint32_t kWaves>
     FP8GEMM_DEVICE void start(uint32_t wave, Chunk chunk, Flights& flights) {
@@ -48,7 +47,7 @@ FP8GEMM_DEVICE void multiply_first_waves(Multiplier& multiplier, Sums& sums) {
     if constexpr (kThereAre) {
         using Waves = FirstWaves<Multiplier>;
         Waves waves{multiplier};
-        multiply_chunks<typename Waves::Chunks>(waves, false, Borders{kScaleBlock, kScaleBlock}, sums);
+        multiply_equal_chunks<Waves::kChunk>(waves, Borders{kScaleBlock, kScaleBlock}, sums);
     }
 }
 

@@ -56,6 +56,7 @@ public:
     static constexpr uint32_t kWavesPerStep = Chunks::kWavesPerBlock;
     static constexpr uint32_t kSteps = Shape::kNumSteps;
     static constexpr bool kPromotionReadsStage = Scales::kReadsStage;
+    static constexpr bool kAwaitsAhead = Chunks::kAwaitsAhead;  // or `start` waits for a chunk's first stage, too
 
     struct Chunk {
         uint32_t first_step;
@@ -73,6 +74,15 @@ public:
     using Flights = Flight[kInFlight];
 
 private:
+    /// Whether the next stage is looked at behind the release of the one before, not beside its multiplication. Where K ends
+    /// inside a chunk of tiles with one wave to a K block the compiler otherwise moves the release at a chunk's end behind
+    /// the whole promotion, as it may: 128x192 at K = 13440 gains 0.4 % in bursts, 0.1 under load. With more than 64 K
+    /// blocks, for 128x160 at 16384 gains 1.4 and 1.5, whatever the reason, and 128x144 at 7168 loses 1.3 (H200,
+    /// 2026-11-29).
+    static constexpr bool kLooksBehind =
+        Config::kScaling == Scaling::kBlock && kInFlight == 1 && kWavesPerStep == 1 && kSteps > 64;
+    static_assert(!(kLooksBehind && Scales::kAhead), "scales are loaded ahead if the look ahead says so");
+
     Stages& stages_;
     Ring& ring_;
     Scales scales_;
@@ -166,7 +176,8 @@ private:
                 ptx::mbarrier_wait(full_, state_.parity);
             }
             release_.release(full_);
-            look_ahead();
+            next_stage();
+            look();
         }
         stage_is_full_ = false;  // the next tile's first may have scales to be loaded
     }
@@ -181,14 +192,28 @@ private:
             }
         }
         const Borders borders{kLargest - Chunks::kBorderRange + Scales::kBorderStep, kLargest};
-        multiply_chunks<Chunks>(*this, is_behind(), borders, accumulators);
+        if constexpr (kAwaitsAhead) {
+            multiply_equal_chunks<Chunks::kLong>(*this, borders, accumulators);
+        } else {
+            multiply_chunks<Chunks>(*this, is_behind(), borders, accumulators);
+        }
     }
 
     /// Whether this warpgroup changes chunks at other times than the first.
     FP8GEMM_DEVICE bool is_behind() const { return Chunks::kStaggers && warpgroup_ % 2 == 1; }
 
 public:
-    /// With the first wave of a K block, waits for the block's stage. Of `kPerStep` waves in each.
+    /// Waits for the stage of a K block, the next, and asks for its scales that are ahead, if the look ahead has not.
+    FP8GEMM_DEVICE void await(uint32_t k_block) {
+        this->mark(Activity::kWaitFull, of_tile(k_block));
+        if (!stage_is_full_) {
+            ptx::mbarrier_wait(full_, state_.parity);
+            load_ahead(true);
+        }
+    }
+
+    /// With the first wave of a K block, of `kPerStep` in each, waits for the block's stage, unless it has been awaited
+    /// ahead of the chunk.
     ///
     /// Weight scales advance beside a multiplication: the one just started, or with two in flight the one before. Scales
     /// that are ahead are asked for with the last wave of the K block before, if the stage is full by then.
@@ -202,12 +227,8 @@ public:
         const uint32_t wave = wave_of_chunk % kPerStep;
         const uint32_t m = wave / Shape::kWavesN;
         const uint32_t n = wave % Shape::kWavesN;
-        if (wave == 0) {
-            this->mark(Activity::kWaitFull, of_tile(k_block));
-        }
-        if (wave == 0 && !stage_is_full_) {
-            ptx::mbarrier_wait(full_, state_.parity);
-            load_ahead(true);
+        if (wave == 0 && !(kAwaitsAhead && wave_of_chunk == 0)) {
+            await(k_block);
         }
         flight.stage = state_.stage;
         flight.full = full_;
@@ -225,7 +246,10 @@ public:
         }
         flight.pending = release_.pending(__float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]));
         if (wave == kPerStep - 1) {
-            look_ahead();
+            next_stage();
+            if constexpr (!kLooksBehind) {
+                look();
+            }
         }
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
             scales_.advance(chunk.first_step + kWaves / kPerStep);
@@ -251,6 +275,9 @@ public:
                 release_.wait_for(release_.pending(scales_.kept()));
             }
             release_.release(flight.full);
+            if constexpr (kLooksBehind) {
+                look();
+            }
         }
     }
 
@@ -276,14 +303,16 @@ public:
     }
 
 private:
-    /// Asks for the next stage while the tensor cores are busy: nothing but the multiplication itself then stands
-    /// between one block's promotion and the next block's WGMMAs (3 % of 4096x7168x16384, H200, 2026-11-20).
-    FP8GEMM_DEVICE void look_ahead() {
+    /// Goes on to the next stage, while the tensor cores are busy.
+    FP8GEMM_DEVICE void next_stage() {
         state_.advance();
         operands_.describe_first(state_.stage);
         full_ = ptx::shared_address(&ring_.full[state_.stage]);
-        stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);
     }
+
+    /// The look ahead: whether it is full already. Nothing but the multiplication itself then stands between one block's
+    /// promotion and the next block's WGMMAs (3 % of 4096x7168x16384, H200, 2026-11-20).
+    FP8GEMM_DEVICE void look() { stage_is_full_ = ptx::mbarrier_test(full_, state_.parity); }
 
     /// Asks for the scales of A of the K block in the next stage, if that is full.
     FP8GEMM_DEVICE void load_ahead(bool is_full) {

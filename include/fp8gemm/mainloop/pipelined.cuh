@@ -21,19 +21,20 @@ FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const 
 
 /// Multiplies the waves of `kLength` steps of K, `Waves::kInFlight` of them in flight at a time: starts each, and finishes
 /// it when the others that may be in flight have been started behind it. None is left in flight. Where a chunk has no
-/// more than `kRest` steps before K ends, it stops there. All is unrolled: `wave`, counted from the chunk's first, is a
-/// constant.
+/// more than `kRest` steps before K ends, it stops there, and says that. All is unrolled: `wave`, counted from the chunk's
+/// first, is a constant.
 ///
 /// `Waves` has, besides `kInFlight`, `kSteps` of all K, `kWavesPerStep`, whether `kPromotionReadsStage`, and a `Flight` for
 /// each wave that is in flight,
-///     start<kWaves>(wave, chunk, flights)          waits for the stage, commits WGMMAs as one group, loads scales ahead
+///     start<kWaves>(wave, chunk, flights)          waits for the stage, unless that of the chunk's first step has been
+///                                                  awaited, commits WGMMAs as one group, loads scales ahead
 ///     release(wave, chunk, flights)                hands the stage back, with the last wave that reads it
 ///     promote<kLater>(wave, chunk, flights, sums)  adds the block sums, times the scales, and loads some of the next wave's, if
 ///                                                  one has been started behind
 ///
 /// NOTE: Where K ends is compared here. As a function of `Waves` it gives kernels other registers (64x64-k2, 1D1D).
 template <uint32_t kLength, uint32_t kRest, class Waves, class Chunk, class Sums>
-FP8GEMM_DEVICE void pipelined(Waves& waves, Chunk chunk, Sums& sums) {
+FP8GEMM_DEVICE bool pipelined(Waves& waves, Chunk chunk, Sums& sums) {
     constexpr uint32_t kInFlight = Waves::kInFlight;
     constexpr uint32_t kWaves = kLength * Waves::kWavesPerStep;
     constexpr uint32_t kWavesOfRest = kRest * Waves::kWavesPerStep;
@@ -45,7 +46,7 @@ FP8GEMM_DEVICE void pipelined(Waves& waves, Chunk chunk, Sums& sums) {
             if constexpr (kInFlight > 1) {
                 finish_wave<0>(waves, wave - 1, chunk, flights, sums);
             }
-            return;
+            return true;
         }
         waves.template start<kWaves>(wave, chunk, flights);
         if (wave + 1 >= kInFlight) {
@@ -55,6 +56,7 @@ FP8GEMM_DEVICE void pipelined(Waves& waves, Chunk chunk, Sums& sums) {
     if constexpr (kInFlight > 1) {
         finish_wave<0>(waves, kWaves - 1, chunk, flights, sums);
     }
+    return false;
 }
 
 }  // namespace fp8gemm
