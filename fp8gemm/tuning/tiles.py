@@ -10,7 +10,7 @@ from fp8gemm.tuning.problem import Scaling
 MANY_ROWS = 256
 """Rows, as choices count them, from which a weight has few kernels for all numbers of them."""
 _ALL, _NONE = range(LIMIT), range(0)
-_SHORT, _LONG, _SPLIT = range(2048), range(2048, LIMIT), range(1024, LIMIT)
+_SHORT, _LONG, _SPLIT, _DIVIDED = range(2048), range(2048, LIMIT), range(1024, LIMIT), range(6144, LIMIT)
 _BLOCK, _ROW = frozenset({Scaling.BLOCK}), frozenset({Scaling.ROW})
 
 
@@ -85,7 +85,7 @@ TILES: dict[Tile, Worth] = {
     Tile(64, 64, cluster_n=2): Worth(many=_NONE),
     Tile(128, 64, split_k=2): Worth(many=_NONE, scalings=_BLOCK),
     Tile(192, 96): _of_rounds(2, _ALL, few=_ALL),
-    Tile(192, 128, split_k=2): Worth(many=_NONE, scalings=_BLOCK),
+    Tile(192, 128, split_k=2): Worth(many=_DIVIDED, scalings=_BLOCK),
 }
 """Tiles worth compiling, and for what; of two that are predicted to cost the same the first is chosen. The first eight
 and one for the shape's K cost 0.1 % over the fastest of thirteen at 38 random shapes, in bursts and under load that
