@@ -28,8 +28,8 @@ _LAST_STEP = "minimum(step, tile.steps() - 1)"
 _SUMS_AT_THE_START = (
     Edit(
         _MULTIPLY,
-        "bool stage_is_full_ = false;",
-        "typename Shape::Accumulators* sums_;\n    bool stage_is_full_ = false;",
+        "NextStage<Ring> next_;",
+        "typename Shape::Accumulators* sums_;\n    NextStage<Ring> next_;",
     ),
     Edit(_MULTIPLY, "        clear(accumulators);\n", "        clear(accumulators);\n        sums_ = &accumulators;\n"),
 )
@@ -62,7 +62,7 @@ MUTANTS = (
         "accumulators-not-cleared",
         "a CTA's later tiles start from the sums of the tile before",
         (
-            Edit(_MULTIPLY, "bool stage_is_full_ = false;", "bool started_ = false, stage_is_full_ = false;"),
+            Edit(_MULTIPLY, "NextStage<Ring> next_;", "bool started_ = false;\n    NextStage<Ring> next_;"),
             Edit(
                 _MULTIPLY,
                 "        clear(accumulators);\n",
@@ -111,8 +111,8 @@ MUTANTS = (
         (
             Edit(
                 "mainloop/multiply.cuh",
-                "        state_.advance();\n        operands_.describe_first(state_.stage);\n",
-                "        operands_.describe_first(state_.stage);\n        state_.advance();\n",
+                "        next_.advance();\n        operands_.describe_first(next_.index());\n",
+                "        operands_.describe_first(next_.index());\n        next_.advance();\n",
             ),
         ),
         under("256x128", "128x160"),

@@ -75,13 +75,8 @@ MUTANTS = (
         "a warpgroup without rows hands back stages that are not full yet, and may still be read as what they were",
         Edit(
             "mainloop/multiply.cuh",
-            """\
-            if (!stage_is_full_) {
-                ptx::mbarrier_wait(full_, state_.parity);
-            }
-            release_.release(full_);
-""",
-            "            release_.release(full_);\n",
+            "            next_.wait();\n            release_.release(next_.full());\n",
+            "            release_.release(next_.full());\n",
         ),
         tests=_TWO_TILES,
         sample="cluster_m",

@@ -6,28 +6,21 @@ from tests.mutations.mutant import FAULT, HANG, PROMOTE, RELEASED, STRESS, Edit,
 
 _DENSE, _MULTIPLY, _LOOPS = "kernels/dense.cuh", "mainloop/multiply.cuh", "mainloop/chunk_loops.cuh"
 _LOAD, _COPIES = "mainloop/load.cuh", "mainloop/operand_copies.cuh"
-_PIPELINED = "mainloop/pipelined.cuh"
+_PIPELINED, _NEXT = "mainloop/pipelined.cuh", "mainloop/next_stage.cuh"
 _RING, _MBARRIER = "pipeline/barrier_ring.cuh", "ptx/mbarrier.cuh"
 
-_WAIT_FULL = """\
-        if (!stage_is_full_) {
-            ptx::mbarrier_wait(full_, state_.parity);
-"""
+_WAIT_FULL = "            ptx::mbarrier_wait(full_, state_.parity);\n"
 _AWAITS = "        if (wave == 0 && !(kAwaitsAhead && wave_of_chunk == 0)) {\n"
 _KEEP = "                scales_.keep(slot);  // of others beside the promotion of the wave before\n"
 _KEEP_EARLY = """\
         if constexpr (Scales::kKeeps) {
             if (wave_of_chunk == 0) {
-                scales_.keep(state_.stage * Stages::kBlocksPerStage + share());
+                scales_.keep(next_.index() * Stages::kBlocksPerStage + share());
             }
         }
 """
-_ADVANCE = """\
-        state_.advance();
-        operands_.describe_first(state_.stage);
-        full_ = ptx::shared_address(&ring_.full[state_.stage]);
-"""
-_LOOK = "stage_is_full_ = ptx::mbarrier_test(full_, state_.parity);"
+_ADVANCE = "        state_.advance();\n"
+_LOOK = "is_full_ = ptx::mbarrier_test(full_, state_.parity);"
 _IS_LAST = "kRest == 0 && k_block + kLength >= Waves::kSteps;"
 _NEXT_CHUNK = "        k_block += kLength;\n        waves.await(k_block);\n"
 _READERS = "Shape::kSharers * Shape::kWarpgroups * kWarpsPerWarpgroup);"
@@ -55,7 +48,7 @@ _RELEASE = """\
             }
             release_.release(flight.full);
 """
-_LOOKS = "        if (wave == kPerStep - 1) {\n            next_stage();\n"
+_LOOKS = "        if (wave == kPerStep - 1) {\n            go_on();\n"
 _LATE_PRODUCTS = "const auto late = scales_.products(flight.slot, flight.k_block, n,"
 _PROMOTE_LATE = PROMOTE.replace("flight.products", "late")
 _FINISH = "finish_wave<kInFlight - 1>(waves, wave + 1 - kInFlight, chunk, flights, sums);"
@@ -65,7 +58,7 @@ _OPERAND_RING = (
     race(
         "full-not-awaited",
         "consumers multiply a stage without waiting for its data",
-        Edit(_MULTIPLY, _WAIT_FULL, _WAIT_FULL.splitlines(keepends=True)[0]),
+        Edit(_NEXT, _WAIT_FULL, ""),
     ),
     race(
         "kept-scales-before-the-stage-is-full",
@@ -77,13 +70,13 @@ _OPERAND_RING = (
     race(
         "look-ahead-believed",
         "consumers take the next stage for full although it was not when they looked",
-        Edit(_MULTIPLY, _LOOK, _LOOK.replace(";", " || true;")),
+        Edit(_NEXT, _LOOK, _LOOK.replace(";", " || true;")),
     ),
     race(
         "look-ahead-at-the-same-stage",
         "consumers look whether the stage in use is full and take the answer for the next",
-        Edit(_MULTIPLY, _LOOK, ""),
-        Edit(_MULTIPLY, _ADVANCE, f"        {_LOOK}\n{_ADVANCE}"),
+        Edit(_NEXT, _LOOK, ""),
+        Edit(_NEXT, _ADVANCE, f"        {_LOOK}\n{_ADVANCE}"),
     ),
     race(
         "empty-not-awaited",

@@ -61,7 +61,7 @@ _SCALES_OF_A = (
     Mutant(
         "scales-ahead-of-the-next-tile",
         "behind the last K block of a tile scales are loaded ahead, from where this tile has them in its stages",
-        (Edit(_MULTIPLY, " && k_block + 1 < Shape::kNumSteps;", ";"),),
+        (Edit(_MULTIPLY, "next_.forget_unless(k_block + 1 < Shape::kNumSteps);", ""),),
         # Of a single product these are the right ones: only rows of groups begin anywhere in a box of scales.
         ("tests/gpu/test_grouped.py::test_any_number_of_sms[3-192]",),
         sample="ahead",

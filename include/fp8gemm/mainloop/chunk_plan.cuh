@@ -88,6 +88,13 @@ public:
     /// 1.2, and five weight gradients with row scales 0.2 to 1.0 (H200, 2026-11-29; docs/tuning.md).
     static constexpr bool kAwaitsAhead =
         !kStepsVary && (kInFlight == 1 || kTurnsWithRing) && Config::kScaling == Scaling::kBlock;
+    /// Whether the next stage is looked at behind the release of the one before, not beside its multiplication. Where K ends
+    /// inside a chunk of tiles with one wave to a K block the compiler otherwise moves the release at a chunk's end behind
+    /// the whole promotion, as it may: 128x192 at K = 13440 gains 0.4 % in bursts, 0.1 under load. With more than 64 K
+    /// blocks, for 128x160 at 16384 gains 1.4 and 1.5, whatever the reason; up to 64, whether K ends inside a chunk or not,
+    /// 128x144 loses 0.7 to 1.3, and others gain nothing (H200, 2026-11-29).
+    static constexpr bool kLooksBehind =
+        Config::kScaling == Scaling::kBlock && kInFlight == 1 && kWavesPerBlock == 1 && Shape::kNumSteps > 64;
     /// Whether every second warpgroup begins with a short chunk.
     static constexpr bool kStaggers = kHasBoth && kInFlight > 1;
 

@@ -6,19 +6,6 @@
 // in this association, with the K blocks of a share in ascending order: it is part of the library's contract. What a
 // scale of B covers, and where it comes from, is the policy of Config::kScaling.
 //
-// Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A chunk of
-// four K blocks, with one wave to each:
-//
-//     tensor cores     [=== wave 0 ===][=== wave 1 ===][=== wave 2 ===][=== wave 3 ===]
-//     this warpgroup   F0 S0 F1 S1     W0 R0 P0 F2 S2  W1 R1 P1 F3 S3  W2 R2 P2        W3 R3 P3   then the next chunk
-//
-//     Fi  waits until the stage of wave i is full        Wi  waits for wave i; the one behind it goes on
-//     Si  starts its WGMMAs, and loads its scales        Ri  hands its stage back (what it waits for: release.cuh)
-//                                                        Pi  promotes it, beside the WGMMAs of wave i + 1; ahead of Ri
-//                                                            where it reads scales of B's rows from the stage
-//
-// With one in flight it is F0 S0 W0 R0 P0 F1..., and the WGMMAs of the other warpgroups fill the gap, where there are any.
-//
 // A wave in flight may not cross the back edge of a loop (the assembler would then serialise all of them), so the loop
 // goes round in chunks of K blocks, with nothing in flight between two of them. Every second warpgroup changes chunks at
 // other times: of two, one always has two waves queued when the other has none. (Where a chunk is a turn of the ring, they
@@ -30,6 +17,7 @@
 #include "fp8gemm/mainloop/chunk_loops.cuh"
 #include "fp8gemm/mainloop/chunk_plan.cuh"
 #include "fp8gemm/mainloop/first_waves.cuh"
+#include "fp8gemm/mainloop/next_stage.cuh"
 #include "fp8gemm/mainloop/release.cuh"
 #include "fp8gemm/mainloop/row_scales.cuh"
 #include "fp8gemm/mainloop/scales_ahead.cuh"
@@ -74,26 +62,16 @@ public:
     using Flights = Flight[kInFlight];
 
 private:
-    /// Whether the next stage is looked at behind the release of the one before, not beside its multiplication. Where K ends
-    /// inside a chunk of tiles with one wave to a K block the compiler otherwise moves the release at a chunk's end behind
-    /// the whole promotion, as it may: 128x192 at K = 13440 gains 0.4 % in bursts, 0.1 under load. With more than 64 K
-    /// blocks, for 128x160 at 16384 gains 1.4 and 1.5, whatever the reason, and 128x144 at 7168 loses 1.3 (H200,
-    /// 2026-11-29).
-    static constexpr bool kLooksBehind =
-        Config::kScaling == Scaling::kBlock && kInFlight == 1 && kWavesPerStep == 1 && kSteps > 64;
-    static_assert(!(kLooksBehind && Scales::kAhead), "scales are loaded ahead if the look ahead says so");
+    static_assert(!(Chunks::kLooksBehind && Scales::kAhead), "scales are loaded ahead if the look ahead says so");
 
     Stages& stages_;
-    Ring& ring_;
     Scales scales_;
     uint32_t lane_;
     uint32_t warpgroup_;
     uint32_t first_row_;    ///< of this thread in the CTA tile: the upper of the two rows it holds in each wave
     uint32_t first_scale_;  ///< its place among the scales of A
     WaveOperands<Config, Scales::kAhead> operands_;
-    typename Ring::State state_ = Ring::State::for_reader();  ///< the next stage
-    bool stage_is_full_ = false;  ///< whether a look ahead has already seen the stage of `state_` full
-    uint32_t full_;               ///< address of the full barrier of the stage of `state_`
+    NextStage<Ring> next_;
     StageRelease<Config> release_;
     ScalesAhead<Config> ahead_;  ///< with Scales::kAhead, of the K block that is multiplied next
 
@@ -101,12 +79,11 @@ public:
     template <class Params>
     FP8GEMM_DEVICE Multiplier(const Params& params, Stages& stages, uint32_t warpgroup, uint32_t warp)
         : stages_(stages),
-          ring_(stages.ring),
           scales_(params.scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col, Shape::share_of(warpgroup)),
           lane_(ptx::lane_index()),
           warpgroup_(warpgroup),
           operands_(stages, WarpgroupOrigin<Shape, Config>(warpgroup), Shape::share_of(warpgroup)),
-          full_(ptx::shared_address(&stages.ring.full[0])),
+          next_(stages.ring),
           release_(lane_, params.zero) {
         first_row_ = WarpgroupOrigin<Shape, Config>(warpgroup).row + first_row_of_warp(warp) + lane_ / 4;
     }
@@ -130,7 +107,7 @@ public:
                 return;
             }
         }
-        operands_.describe_first(state_.stage);  // anew, so that nothing is kept of it over an epilogue
+        operands_.describe_first(next_.index());  // anew, so that nothing is kept of it over an epilogue
         if constexpr (Scales::kAhead) {
             scales_.fetch(0);
         }
@@ -172,14 +149,12 @@ private:
 #pragma unroll 1
         for (uint32_t step = 0; step < steps; ++step) {
             this->mark(Activity::kWaitFull, of_tile(step));
-            if (!stage_is_full_) {
-                ptx::mbarrier_wait(full_, state_.parity);
-            }
-            release_.release(full_);
-            next_stage();
-            look();
+            next_.wait();
+            release_.release(next_.full());
+            go_on();
+            next_.look();
         }
-        stage_is_full_ = false;  // the next tile's first may have scales to be loaded
+        next_.forget_unless(false);  // the next tile's first may have scales to be loaded
     }
 
     /// Multiplies by the copy of the loop that has the tile's border in its range, which ends at `kLargest` or later.
@@ -206,8 +181,7 @@ public:
     /// Waits for the stage of a K block, the next, and asks for its scales that are ahead, if the look ahead has not.
     FP8GEMM_DEVICE void await(uint32_t k_block) {
         this->mark(Activity::kWaitFull, of_tile(k_block));
-        if (!stage_is_full_) {
-            ptx::mbarrier_wait(full_, state_.parity);
+        if (next_.wait()) {
             load_ahead(true);
         }
     }
@@ -230,8 +204,8 @@ public:
         if (wave == 0 && !(kAwaitsAhead && wave_of_chunk == 0)) {
             await(k_block);
         }
-        flight.stage = state_.stage;
-        flight.full = full_;
+        flight.stage = next_.index();
+        flight.full = next_.full();
         const uint32_t slot = flight.stage * Stages::kBlocksPerStage + share();
         const float* staged = &stages_.scales.a[slot][first_scale_ + m * Shape::kWaveM];
         const float* source = Scales::kAhead ? ahead_.of_wave(m) : staged;
@@ -246,9 +220,9 @@ public:
         }
         flight.pending = release_.pending(__float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]));
         if (wave == kPerStep - 1) {
-            next_stage();
-            if constexpr (!kLooksBehind) {
-                look();
+            go_on();
+            if constexpr (!Chunks::kLooksBehind) {
+                next_.look();
             }
         }
         if (kInFlight == 1 && wave_of_chunk + 1 == kWaves) {
@@ -257,8 +231,8 @@ public:
         if constexpr (Scales::kAhead) {
             if (wave == kPerStep - 1) {
                 // Of the next tile nothing is known yet.
-                stage_is_full_ = stage_is_full_ && k_block + 1 < Shape::kNumSteps;
-                load_ahead(stage_is_full_);
+                next_.forget_unless(k_block + 1 < Shape::kNumSteps);
+                load_ahead(next_.is_full());
                 scales_.fetch(k_block + 1);
             }
         }
@@ -275,8 +249,8 @@ public:
                 release_.wait_for(release_.pending(scales_.kept()));
             }
             release_.release(flight.full);
-            if constexpr (kLooksBehind) {
-                look();
+            if constexpr (Chunks::kLooksBehind) {
+                next_.look();
             }
         }
     }
@@ -304,20 +278,15 @@ public:
 
 private:
     /// Goes on to the next stage, while the tensor cores are busy.
-    FP8GEMM_DEVICE void next_stage() {
-        state_.advance();
-        operands_.describe_first(state_.stage);
-        full_ = ptx::shared_address(&ring_.full[state_.stage]);
+    FP8GEMM_DEVICE void go_on() {
+        next_.advance();
+        operands_.describe_first(next_.index());
     }
-
-    /// The look ahead: whether it is full already. Nothing but the multiplication itself then stands between one block's
-    /// promotion and the next block's WGMMAs (3 % of 4096x7168x16384, H200, 2026-11-20).
-    FP8GEMM_DEVICE void look() { stage_is_full_ = ptx::mbarrier_test(full_, state_.parity); }
 
     /// Asks for the scales of A of the K block in the next stage, if that is full.
     FP8GEMM_DEVICE void load_ahead(bool is_full) {
         if constexpr (Scales::kAhead) {
-            ahead_.load(is_full, stages_.scales.a[state_.stage * Stages::kBlocksPerStage + share()][first_scale_]);
+            ahead_.load(is_full, stages_.scales.a[next_.index() * Stages::kBlocksPerStage + share()][first_scale_]);
         }
     }
 };

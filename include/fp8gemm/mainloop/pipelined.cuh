@@ -1,4 +1,17 @@
 // The order in which a consumer goes through the waves of a chunk of K, whatever they are made of.
+//
+// Two waves are in flight where registers allow it: while one is promoted the tensor cores work on the next. A chunk of
+// four K blocks, with one wave to each:
+//
+//     tensor cores     [=== wave 0 ===][=== wave 1 ===][=== wave 2 ===][=== wave 3 ===]
+//     this warpgroup   F0 S0 F1 S1     W0 R0 P0 F2 S2  W1 R1 P1 F3 S3  W2 R2 P2        W3 R3 P3   then the next chunk
+//
+//     Fi  waits until the stage of wave i is full        Wi  waits for wave i; the one behind it goes on
+//     Si  starts its WGMMAs, and loads its scales        Ri  hands its stage back (what it waits for: release.cuh)
+//                                                        Pi  promotes it, beside the WGMMAs of wave i + 1; ahead of Ri
+//                                                            where it reads scales of B's rows from the stage
+//
+// With one in flight it is F0 S0 W0 R0 P0 F1..., and the WGMMAs of the other warpgroups fill the gap, where there are any.
 #pragma once
 
 #include "fp8gemm/ptx/wgmma.cuh"
