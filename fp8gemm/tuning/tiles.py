@@ -104,6 +104,9 @@ lasts (H200, 2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 
   at 33 shapes, 22 of which have few, the choice takes 0.7 % more in bursts than the fastest of 30 tiles, 1.7 % under
   load that lasts; without them 6.8 and 6.2 % (H200, 2026-11-24). The model takes 128x96 so for faster than it is: 6.9 %
   slower than 128x128 at 549x1216x12672 (load that lasts, H100, 2026-11-26). With more columns it is not measured.
+  With many rows 192x128 is faster than what was chosen without it at eight products with K from 9472 on where the model
+  takes it, by 2.0 to 9.5 % in bursts and 3.0 to 10.5 under load that lasts. With K from 5632 to 6912 it is -4.8 to +0.3
+  and -2.0 to +2.5 % at three, two of which the model takes (H200, 2026-11-29).
 - Short K: 64x32 is 5 to 13 % faster than 64x64 at 313x256x384 and 858x256x1408, and 64x64 2 % faster than with K shared
   at 1096x448x1792 (bursts, H200, 2026-11-25). 64x96 is 8 % faster than 128x64 at 2222x256x896, where it is one round
   (bursts, H100, 2026-11-25).

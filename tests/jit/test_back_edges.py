@@ -13,7 +13,7 @@ from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.problem import Problem
 from tests.jit import order
 from tests.jit.listing import Instruction, Listing
-from tests.jit.sass import disassemble, disassemblers
+from tests.jit.sass import listings_of
 
 K_OF_ONE_LENGTH = {  # of chunks, of which the last is whole or not
     "128x192": (7168, 7296, 13440),
@@ -28,22 +28,13 @@ K_OF_ONE_LENGTH = {  # of chunks, of which the last is whole or not
 
 @pytest.fixture(scope="module")
 def listings(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Listing]:
-    tool = next(disassemblers(), None)
-    if tool is None:
-        pytest.skip("no nvdisasm on PATH, in the package nvidia-cuda-nvdisasm or in triton")
     directory = tmp_path_factory.mktemp("back_edges")
     wanted = {(label, k): Problem(1, 7168, k) for label, ks in K_OF_ONE_LENGTH.items() for k in ks}
     requests = [kernel_request(problem, labelled_config(label, problem)) for (label, _), problem in wanted.items()]
     with settings.scope(cache_dirs=(directory,), trusted_dirs=(), jit="compile"):
         artifacts = build_many(requests)
-    found = {}
-    for each, artifact in zip(wanted, artifacts, strict=True):
-        cubin = directory / "kernel.cubin"
-        cubin.write_bytes(artifact.cubin)
-        text = disassemble(tool, cubin)
-        assert text is not None, each
-        found[each] = Listing.parse(artifact.request.label, text)
-    return found
+    texts = listings_of(artifacts, directory)
+    return {each: Listing.parse(str(each), text) for each, text in zip(wanted, texts, strict=True)}
 
 
 def is_wgmma(instruction: Instruction) -> bool:
