@@ -51,10 +51,11 @@ class Kernel:
 
     @property
     def loops(self) -> int:
-        """Copies of the main loop: with one wave in flight, one for each place of a border or range of them."""
+        """Copies of the main loop: with one wave in flight, one for each place of a border or two."""
         if self.config.waves_in_flight > 1 or self.problem.scaling is Scaling.ROW:
             return 1
-        return min(128 // math.gcd(self.config.block_n // self.config.warpgroups_n, 128), 4)
+        places = 128 // math.gcd(self.config.block_n // self.config.warpgroups_n, 128)
+        return 1 if places == 2 and self.stores_sums_alone else min(places, 4)
 
     @property
     def k_blocks(self) -> int:
@@ -96,6 +97,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
     wanted += [(by_rows, config) for config in of_rows if Scaling.BLOCK not in TILES[config.tile].scalings]
     # And, in a rotation of tiles and cluster shapes, the other store and a short K.
     others = [(Problem(1, 7168, 2048, store=PREDICATED), config) for config in list(candidate_configs(PREDICATED))[::4]]
+    wide = next(config for config in candidate_configs(PREDICATED) if config.block_n == 192 and config.block_m == 128)
+    wanted.append((Problem(1, 7168, 2048, store=PREDICATED), wide))  # two copies of the main loop, not one
     others += [(Problem(1, 576, 144), config) for config in list(candidate_configs(TMA))[1::4]]
     others += [(Problem(1, 576, 1904), config) for config in list(candidate_configs(TMA))[::2]]  # chunks and a rest
     for output, scaling, store in itertools.product((FLOAT16, FLOAT32), Scaling, StoreKind):
@@ -232,10 +235,12 @@ def test_a_main_loop_with_one_wave_in_flight_loads_no_weight_scales_of_up_to_128
 
 
 def test_the_stage_of_a_wide_wave_is_found_beside_the_wave_before(tmp_path: Path) -> None:
-    """Where K ends inside a turn of the ring, the stage is no constant."""
+    """Where K ends inside a turn of the ring, the stage is no constant. In the one copy of the main loop of 128x192 the
+    assembler puts it behind the wait, and yet that is as fast as two copies."""
     wide = [config for config in one_wave_in_flight() if config.wave_cols >= 160]
-    assert len(wide) >= 2
-    for kernel in compiled([(Problem(1, 7168, 7296), config) for config in wide], tmp_path):
+    kernels = compiled([(Problem(1, 7168, 7296), config) for config in wide], tmp_path)
+    assert len(kernels) >= 2 and any(kernel.loops > 1 for kernel in kernels)
+    for kernel in (kernel for kernel in kernels if kernel.loops > 1):
         text = "\n".join(kernel.find("QGMMA|UIMAD|WARPGROUP.DEPBAR"))
         assert text.count("UIMAD") and not re.search(r"DEPBAR[^\n]*\n(UIMAD[^\n]*\n)+QGMMA", text), kernel.label
 

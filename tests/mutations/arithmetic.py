@@ -149,8 +149,8 @@ MUTANTS = (
         (
             Edit(
                 _BLOCK,
-                "products.upper[block] = scales_a[0] * scale_b;",
-                'asm("mul.ftz.f32 %0, %1, %2;" : "=f"(products.upper[block]) : "f"(scales_a[0]), "f"(scale_b));',
+                "products.upper[i] = scales_a[0] * scale_b;",
+                'asm("mul.ftz.f32 %0, %1, %2;" : "=f"(products.upper[i]) : "f"(scales_a[0]), "f"(scale_b));',
             ),
         ),
         _SUBNORMAL,

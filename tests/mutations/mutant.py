@@ -130,6 +130,7 @@ SAMPLES = {
     "split_three": _product(_PROBLEM, TileConfig(128, 96, 3, split_k=3, waves_in_flight=2)),
     "split_narrow": _product(_PROBLEM, TileConfig(64, 128, 3, 1, 1, 1, 2, split_k=4, waves_in_flight=2)),
     "c": _product(replace(_PROBLEM, c=Addend.BFLOAT16), _TILE),
+    "wide": _product(_PROBLEM, TileConfig(128, 192, 3)),
     "wide_c": _product(replace(_PROBLEM, c=Addend.FLOAT32), TileConfig(128, 192, 3)),
     "bias": _product(replace(_PROBLEM, bias=Addend.BFLOAT16), _TILE),
     "c_and_bias": _product(replace(_PROBLEM, c=Addend.FLOAT32, bias=Addend.FLOAT32), _TILE),

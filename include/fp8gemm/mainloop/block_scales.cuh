@@ -3,9 +3,15 @@
 //
 // Where the border is depends on the tile, and holds for all of it. It falls on multiples of the greatest common divisor
 // of the width and 128, and not beyond column 128: columns of 192 are before it up to 64, beyond it from 128 on, and in
-// between it is one or the other. Promotion takes the border as a constant where it stands between one block and the
-// next (5 % of 4096x7168x2048 at 128x160, H200, 2026-11-21), which costs a copy of the main loop for each border, and as
-// a variable where it is hidden behind the wave in flight.
+// between it is one or the other. Where promotion is hidden behind the wave in flight, it looks. Where it stands between
+// one block and the next, that would cost 5 % (4096x7168x2048 at 128x160, H200, 2026-11-21). Columns between the two borders
+// that a loop is for then have a scale of their own, which is chosen when scales are fetched, beside the promotion of the K
+// block before. Where tiles have more borders there are copies of the main loop:
+//
+//     columns of 192   0               64              128             192
+//     borders 64, 128  [    before     |    between    |    beyond     ]
+//     columns of 144   0   16  32 ...                  128 144
+//     borders 16, 32   [bef|btw|        beyond             ]       and so 48, 64, and 80, 96, and 112, 128
 #pragma once
 
 #include "fp8gemm/mainloop/stage.cuh"
@@ -35,6 +41,9 @@ public:
     /// (H200, 2026-11-23). Two waves in flight, and waves of 160 columns and more, hide it, and lose by the registers; with
     /// three warpgroups, which have few, it was not measured.
     static constexpr bool kAhead = Config::kWavesInFlight == 1 && Shape::kWavesM * Shape::kWavesN > 1;
+    /// Whether scales of B are taken into registers of their own a K block ahead. Loaded beside its first wave, as scales of
+    /// A are, they hold up that wave's other WGMMAs for longer (H200, 2026-11-29; docs/tuning.md).
+    static constexpr bool kFetches = Config::kWavesInFlight == 1;
     /// Promotion has all it needs in registers, and products have all that is loaded.
     static constexpr bool kReadsStage = false;
     static constexpr bool kKeeps = false;
@@ -46,6 +55,8 @@ private:
     /// flight, loses 0.8 and 1.4 % by the registers.
     static constexpr uint32_t kLoads = ceil_div(Shape::kNumSteps, kThreadsPerWarp);
     static constexpr uint32_t kHeld = kLoads <= 4 && Config::kWavesInFlight == 1 ? maximum(kLoads, 2u) : 2;
+    /// Scales that columns have in a K block: that of the first block, of columns between two borders, of the last block.
+    static constexpr uint32_t kScales = kFetches && kBlocks == 2 ? 3 : kBlocks;
 
     const float* scales_;
     uint32_t first_col_;  ///< of the warpgroup in the CTA tile
@@ -56,13 +67,13 @@ private:
     // NOTE: As one array they give kernels with two waves in flight other machine code, though they hold the same.
     float chunk_[kBlocks];
     float behind_[kBlocks][kHeld - 1];
-    float fetched_[kBlocks];  ///< with kAhead, of the K block that is multiplied next
+    float fetched_[kScales];  ///< with kFetches, of the K block that is multiplied next
 
 public:
-    /// The products s of this thread's upper and lower row, in each block.
+    /// The products s of this thread's upper and lower row.
     struct Products {
-        float upper[kBlocks];
-        float lower[kBlocks];
+        float upper[kScales];
+        float lower[kScales];
     };
 
     /// `scales` is (ceil(N / 128), ceil(K / 128)), row-major, for each group.
@@ -114,9 +125,10 @@ public:
 
     /// Takes the scales of a K block into registers of their own, ahead of `products`.
     FP8GEMM_DEVICE void fetch(uint32_t k_block) {
-#pragma unroll
-        for (uint32_t block = 0; block < kBlocks; ++block) {
-            fetched_[block] = of_block(block, k_block);
+        fetched_[0] = of_block(0, k_block);
+        if constexpr (kScales == 3) {
+            fetched_[2] = of_block(1, k_block);
+            fetched_[1] = is_at_first_of_two() ? fetched_[2] : fetched_[0];
         }
     }
 
@@ -124,11 +136,11 @@ public:
     FP8GEMM_DEVICE Products products(uint32_t, uint32_t k_block, uint32_t wave, const float (&scales_a)[2]) const {
         Products products;
 #pragma unroll
-        for (uint32_t block = 0; block < kBlocks; ++block) {
-            if (may_lie_in(wave, block)) {
-                const float scale_b = kAhead ? fetched_[block] : of_block(block, k_block);
-                products.upper[block] = scales_a[0] * scale_b;
-                products.lower[block] = scales_a[1] * scale_b;
+        for (uint32_t i = 0; i < kScales; ++i) {
+            if (may_have(wave, i)) {
+                const float scale_b = kFetches ? fetched_[i] : of_block(i, k_block);
+                products.upper[i] = scales_a[0] * scale_b;
+                products.lower[i] = scales_a[1] * scale_b;
             }
         }
         return products;
@@ -139,16 +151,15 @@ public:
     FP8GEMM_DEVICE uint32_t border() const { return border_; }
 
     /// Adds a wave's block sums, times the products, to its accumulators. The tile's border is one of `borders`, which
-    /// are constants, so only columns between them must look.
+    /// are constants.
     FP8GEMM_DEVICE void promote(Borders borders, uint32_t wave, const Products& products,
                                 const float (&block_sums)[Shape::kWaveRegisters],
                                 float (&accumulators)[Shape::kWaveRegisters], uint32_t&) const {
 #pragma unroll
         for (uint32_t i = 0; i < Shape::kWaveRegisters; i += 4) {
             const uint32_t col = (wave * Shape::kWaveN + i * 2) / kBorderStep * kBorderStep;
-            const bool beyond = col >= borders.largest || (col >= borders.least && col >= border_);
-            const float upper = beyond ? products.upper[kBlocks - 1] : products.upper[0];
-            const float lower = beyond ? products.lower[kBlocks - 1] : products.lower[0];
+            const float upper = of_col(products.upper, borders, col);
+            const float lower = of_col(products.lower, borders, col);
             ptx::fma_in_order(upper, block_sums[i + 0], accumulators[i + 0]);
             ptx::fma_in_order(upper, block_sums[i + 1], accumulators[i + 1]);
             ptx::fma_in_order(lower, block_sums[i + 2], accumulators[i + 2]);
@@ -161,9 +172,25 @@ private:
         return __shfl_sync(0xffffffffu, chunk_[block], k_block % kThreadsPerWarp);
     }
 
-    /// Whether columns of a wave lie in a block, in one tile or another.
-    FP8GEMM_DEVICE static constexpr bool may_lie_in(uint32_t wave, uint32_t block) {
-        return block == 0 ? wave * Shape::kWaveN < kScaleBlock : (wave + 1) * Shape::kWaveN > kBorderStep;
+    /// Of the two borders that columns lie between, whether the tile's is the first.
+    FP8GEMM_DEVICE bool is_at_first_of_two() const { return (border_ & kBorderStep) != 0; }
+
+    /// That of all a column's, where the tile's border is one of `borders`.
+    FP8GEMM_DEVICE float of_col(const float (&values)[kScales], Borders borders, uint32_t col) const {
+        const float before = values[0], beyond = values[kScales - 1];
+        if (col < borders.least) {
+            return before;
+        }
+        if (col >= borders.largest) {
+            return beyond;
+        }
+        return kFetches ? values[kScales / 2] : col >= border_ ? beyond : before;
+    }
+
+    /// Whether columns of a wave have a scale, in one tile or another.
+    FP8GEMM_DEVICE static constexpr bool may_have(uint32_t wave, uint32_t i) {
+        return (i == kScales - 1 || wave * Shape::kWaveN < kScaleBlock) &&
+               (i == 0 || (wave + 1) * Shape::kWaveN > kBorderStep);
     }
 
     /// The K block of the tile whose scale is this lane's, of those from one of the share on.

@@ -49,8 +49,12 @@ public:
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
 
 private:
-    /// Copies of the main loop, each for a range of borders: see block_scales.cuh.
-    static constexpr uint32_t kLoops = kInFlight == 1 ? minimum(kScaleBlock / kBorderStep, 4u) : 1;
+    /// Whether one copy of the main loop is for both borders of 128x192: as fast as two, and compiled in two thirds of the
+    /// time. Of 128x160 one for two borders is 0.3 % slower than two, of 192x96 2 % (under load, H200, 2026-11-29). Where the
+    /// epilogue has addresses the compiler would keep the ring's stage in vector registers.
+    static constexpr bool kIsForBoth = kBorderStep == 64 && !kEpilogueHasAddresses<Config>;
+    /// Copies of the main loop, each for one border or two: see block_scales.cuh.
+    static constexpr uint32_t kLoops = kInFlight > 1 || kIsForBoth ? 1 : minimum(kScaleBlock / kBorderStep, 4u);
     /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
     /// or, with two waves of them, where K ends inside a chunk.
     static constexpr bool kStoresSumsAlone = Config::kScaling == Scaling::kBlock && !kEpilogueHasAddresses<Config>;
@@ -60,7 +64,7 @@ private:
     /// of an epilogue that has some.
     static constexpr bool kIsCrowded =
         kStepsVary && Shape::kWaveRegisters > 64 && (is_read(Config::kC) || Config::kStore == StoreKind::kPredicated);
-    /// Chunks of all copies are at most thirteen K blocks, which keeps compilation below a second.
+    /// Chunks of all copies are at most eight K blocks, which keeps compilation below a second.
     static constexpr uint32_t kMostOfOne = kIsCrowded ? 1 : minimum(4u, 8 / kLoops);
     static constexpr uint32_t kMost = kInFlight == 1 ? kMostOfOne : kWavesPerBlock > 1 ? 4 : 8;
     static constexpr uint32_t kPlain = minimum(kMost, kMostOfK);

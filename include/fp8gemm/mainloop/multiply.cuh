@@ -108,7 +108,7 @@ public:
             }
         }
         operands_.describe_first(next_.index());  // anew, so that nothing is kept of it over an epilogue
-        if constexpr (Scales::kAhead) {
+        if constexpr (Scales::kFetches) {
             scales_.fetch(0);
         }
         if (tile.is_half_wide) {
@@ -233,14 +233,14 @@ public:
                 // Of the next tile nothing is known yet.
                 next_.forget_unless(k_block + 1 < Shape::kNumSteps);
                 load_ahead(next_.is_full());
-                scales_.fetch(k_block + 1);
             }
         }
     }
 
-    /// With the last wave of a K block, once the scales of all its waves have been loaded.
+    /// With the last wave of a K block, once the scales of all its waves have been loaded. Behind it weight scales of the
+    /// next K block are fetched.
     template <uint32_t kPerStep = kWavesPerStep>
-    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk, const Flights& flights) {
+    FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights) {
         const Flight& flight = flights[wave_of_chunk % kInFlight];
         const uint32_t wave = wave_of_chunk % kPerStep;
         release_.wait_for(flight.pending);
@@ -249,6 +249,9 @@ public:
                 release_.wait_for(release_.pending(scales_.kept()));
             }
             release_.release(flight.full);
+            if constexpr (Scales::kFetches) {
+                scales_.fetch(chunk.first_step + wave_of_chunk / kPerStep + 1);
+            }
             if constexpr (Chunks::kLooksBehind) {
                 next_.look();
             }

@@ -46,6 +46,7 @@ public:
         : stages_(stages), first_col_(first_col + ptx::lane_index() % 4 * 2) {}
 
     /// Nothing to do ahead of a stage: its scales come with it.
+    static constexpr bool kFetches = false;
     static constexpr bool kAhead = false;
     static constexpr bool kKeeps = true;
     /// Promotion reads the stage, which is handed back behind it.
