@@ -36,14 +36,14 @@ public:
     static constexpr uint32_t kBorderStep = greatest_common_divisor(Shape::kWarpgroupCols, kScaleBlock);
     static constexpr uint32_t kBlocks = Shape::kWarpgroupCols > kBorderStep ? 2 : 1;
     static_assert(kScaleBlock - kBorderStep + Shape::kWarpgroupCols <= 2 * kScaleBlock, "columns lie in two blocks");
-    /// Whether the scales of a K block are in registers before it is multiplied. Loaded beside its first wave they hold up
-    /// that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 128x256 from K = 1536 on
-    /// (H200, 2026-11-23). Two waves in flight, and waves of 160 columns and more, hide it, and lose by the registers; with
-    /// three warpgroups, which have few, it was not measured.
-    static constexpr bool kAhead = Config::kWavesInFlight == 1 && Shape::kWavesM * Shape::kWavesN > 1;
-    /// Whether scales of B are taken into registers of their own a K block ahead. Loaded beside its first wave, as scales of
-    /// A are, they hold up that wave's other WGMMAs for longer (H200, 2026-11-29; docs/tuning.md).
+    /// Whether scales of B are taken into registers of their own while the K block before is promoted. Taken beside the first
+    /// wave they hold up that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 192x96, up
+    /// to 1 of 128x160 and 128x144 (H200, 2026-11-29). Two waves in flight hide it.
     static constexpr bool kFetches = Config::kWavesInFlight == 1;
+    /// Whether scales of A, too, are in registers before their K block is multiplied, for the same reason: 1 % of 128x256 from
+    /// K = 1536 on (H200, 2026-11-23). Waves of 160 columns and more hide it, and lose by the registers; with three
+    /// warpgroups, which have few, it was not measured.
+    static constexpr bool kAhead = kFetches && Shape::kWavesM * Shape::kWavesN > 1;
     /// Promotion has all it needs in registers, and products have all that is loaded.
     static constexpr bool kReadsStage = false;
     static constexpr bool kKeeps = false;
