@@ -17,7 +17,7 @@ _ADVANCE = """\
             scales_.advance(chunk.first_step + kWaves / kPerStep);
         }
 """
-_STARTS = "        Flight& flight = flights[wave_of_chunk % kInFlight];\n"
+_FETCH = "scales_.fetch(chunk.first_step + wave_of_chunk / kPerStep + 1);"
 _K_BLOCK = "k_block = chunk.first_step + wave_of_chunk / kPerStep;"
 _OF_THE_NEXT = "scales_.keep(flights[(wave_of_chunk + 1) % kInFlight].products.slot);"
 _FINISHED = "            const typename Schedule::Tile finished = walk.tile;\n"
@@ -191,14 +191,14 @@ _BORDERS = (
     Mutant(
         "scales-of-b-not-fetched-for-the-next-k-block",
         "a K block is multiplied by the scales of B of the one before",
-        (Edit(_MULTIPLY, "wave_of_chunk / kPerStep + 1);", "wave_of_chunk / kPerStep);"),),
+        (Edit(_MULTIPLY, _FETCH, _FETCH.replace(" + 1", "")),),
         under("128x192", "128x160"),
         sample="wide",
     ),
     Mutant(
         "scales-of-b-not-fetched-for-a-tile",
         "a tile's first K block is multiplied by what was fetched behind the last one of the tile before",
-        (Edit(_MULTIPLY, "scales_.fetch(0);", "scales_.fetch(Shape::kNumSteps);"),),
+        (Edit(_MULTIPLY, "scales_.fetch(0);", ";"),),
         under("128x192", "128x160"),
         sample="wide",
     ),
@@ -265,9 +265,9 @@ _MOMENTS = (
         sample="long_one_wave",
     ),
     Mutant(
-        "scales-advanced-a-block-early",
-        "with one wave in flight, every 32nd K block takes the weight scale of the one 32 after it",
-        (Edit(_MULTIPLY, _ADVANCE, ""), Edit(_MULTIPLY, _STARTS, _ADVANCE + _STARTS)),
+        "scales-advanced-behind-the-fetch",
+        "with one wave in flight, every 32nd K block takes the weight scale of the one 32 before it",
+        (Edit(_MULTIPLY, _ADVANCE, ""), Edit(_MULTIPLY, _FETCH, f"{_FETCH}\n{_FETCH.replace('fetch', 'advance')}")),
         under("128x160"),
         sample="long_one_wave",
     ),

@@ -6,7 +6,8 @@
 // between it is one or the other. Where promotion is hidden behind the wave in flight, it looks. Where it stands between
 // one block and the next, that would cost 5 % (4096x7168x2048 at 128x160, H200, 2026-11-21). Columns between the two borders
 // that a loop is for then have a scale of their own, which is chosen when scales are fetched, beside the promotion of the K
-// block before. Where tiles have more borders there are copies of the main loop:
+// block before. Where tiles have more borders there are four copies of the main loop, for two borders each of columns of 144,
+// for one each of 96 and 160, which have none between:
 //
 //     columns of 192   0               64              128             192
 //     borders 64, 128  [    before     |    between    |    beyond     ]
@@ -37,11 +38,11 @@ public:
     static constexpr uint32_t kBlocks = Shape::kWarpgroupCols > kBorderStep ? 2 : 1;
     static_assert(kScaleBlock - kBorderStep + Shape::kWarpgroupCols <= 2 * kScaleBlock, "columns lie in two blocks");
     /// Whether scales of B are taken into registers of their own while the K block before is promoted. Taken beside the first
-    /// wave they hold up that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 192x96, up
-    /// to 1 of 128x160 and 128x144 (H200, 2026-11-29). Two waves in flight hide it.
+    /// wave they hold up that wave's later WGMMAs, which the assembler puts behind the first use of a scale: 1 % of 192x96,
+    /// -0.5 to +1.0 of 128x160 and 128x192 (bursts, H200, 2026-11-29). Two waves in flight hide it.
     static constexpr bool kFetches = Config::kWavesInFlight == 1;
-    /// Whether scales of A, too, are in registers before their K block is multiplied, for the same reason: 1 % of 128x256 from
-    /// K = 1536 on (H200, 2026-11-23). Waves of 160 columns and more hide it, and lose by the registers; with three
+    /// Whether scales of A, too, are in registers before their K block is multiplied, for the same reason: both are 1 % of
+    /// 128x256 from K = 1536 on (H200, 2026-11-23). Waves of 160 columns and more hide it, and lose by the registers; with three
     /// warpgroups, which have few, it was not measured.
     static constexpr bool kAhead = kFetches && Shape::kWavesM * Shape::kWavesN > 1;
     /// Promotion has all it needs in registers, and products have all that is loaded.
@@ -67,7 +68,7 @@ private:
     // NOTE: As one array they give kernels with two waves in flight other machine code, though they hold the same.
     float chunk_[kBlocks];
     float behind_[kBlocks][kHeld - 1];
-    float fetched_[kScales];  ///< with kFetches, of the K block that is multiplied next
+    float fetched_[kScales];  ///< with kFetches, of the K block that is multiplied, and then of the next
 
 public:
     /// The products s of this thread's upper and lower row.
@@ -100,7 +101,7 @@ public:
     }
 
     /// To be called once for each `k_block` that is a multiple of 32, between the products of the K block before it and
-    /// its own. Here and below K blocks are counted within the share.
+    /// its own; with kFetches, between what is fetched for them. Here and below K blocks are counted within the share.
     ///
     /// NOTE: Loaded in place. What a plain load gives, the compiler moves at the chunk's end to where the next turn of the
     /// loop wants it, and a move waits for the load: 0.1 to 0.6 % of products whose K is 16384 at 128x256 and 128x192, in
@@ -123,7 +124,7 @@ public:
         }
     }
 
-    /// Takes the scales of a K block into registers of their own, ahead of `products`.
+    /// Takes the scales of a K block into registers of their own, ahead of `products`. (Behind the last one nobody uses them.)
     FP8GEMM_DEVICE void fetch(uint32_t k_block) {
         fetched_[0] = of_block(0, k_block);
         if constexpr (kScales == 3) {
@@ -175,7 +176,7 @@ private:
     /// Of the two borders that columns lie between, whether the tile's is the first.
     FP8GEMM_DEVICE bool is_at_first_of_two() const { return (border_ & kBorderStep) != 0; }
 
-    /// That of all a column's, where the tile's border is one of `borders`.
+    /// Which of the values is a column's, where the tile's border is one of `borders`.
     FP8GEMM_DEVICE float of_col(const float (&values)[kScales], Borders borders, uint32_t col) const {
         const float before = values[0], beyond = values[kScales - 1];
         if (col < borders.least) {

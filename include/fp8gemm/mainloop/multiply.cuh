@@ -63,6 +63,8 @@ public:
 
 private:
     static_assert(!(Chunks::kLooksBehind && Scales::kAhead), "scales are loaded ahead if the look ahead says so");
+    static_assert(!Scales::kFetches || Chunks::kBorderRange <= 2 * Scales::kBorderStep,
+                  "a copy is for two borders at most");
 
     Stages& stages_;
     Scales scales_;

@@ -41,7 +41,8 @@ FP8GEMM_DEVICE void finish_wave(Waves& waves, uint32_t wave, Chunk chunk, const 
 /// each wave that is in flight,
 ///     start<kWaves>(wave, chunk, flights)          waits for the stage, unless that of the chunk's first step has been
 ///                                                  awaited, commits WGMMAs as one group, loads scales ahead
-///     release(wave, chunk, flights)                hands the stage back, with the last wave that reads it
+///     release(wave, chunk, flights)                hands the stage back, with the last wave that reads it, and with one wave
+///                                                  in flight looks up weight scales for the next step's `start`
 ///     promote<kLater>(wave, chunk, flights, sums)  adds the block sums, times the scales, and loads some of the next wave's, if
 ///                                                  one has been started behind
 ///
