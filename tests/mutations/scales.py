@@ -1,4 +1,4 @@
-"""Faults of scales: whose they are, from which K block, and on which side of a border."""
+"""Faults of scales: whose they are, and from which K block."""
 
 from __future__ import annotations
 
@@ -159,35 +159,13 @@ _SCALES_OF_B = (
     ),
 )
 
-_BORDERS = (
-    Mutant(
-        "border-a-step-late",
-        "the first columns past the border of two scale blocks take the scale of the block before",
-        (Edit(_BLOCK, "col >= border_ ? beyond", "col > border_ ? beyond"),),
-        under("64x192", "128x112"),
-        sample="border",
-    ),
-    Mutant(
-        "border-ignored",
-        "columns past the border of two scale blocks take the scale of the block before, as far as one may lie",
-        (Edit(_BLOCK, "col >= border_ ? beyond : before", "before"),),
-        under("64x192", "128x112"),
-        sample="border",
-    ),
-    Mutant(
-        "second-border-of-two-for-both",
-        "columns between the two borders of a copy of the main loop take the scale of the block before",
-        (Edit(_BLOCK, "return (border_ & kBorderStep) != 0;", "return false;"),),
-        under("128x192", "128x144"),
-        sample="wide",
-    ),
-    Mutant(
-        "first-border-of-two-for-both",
-        "they take the scale of the block behind",
-        (Edit(_BLOCK, "return (border_ & kBorderStep) != 0;", "return true;"),),
-        under("128x192", "128x144"),
-        sample="wide",
-    ),
+
+def _scaled_as_the_first(chunk: str) -> Edit:
+    first = f"(kWaves == Chunks::{chunk} * kPerStep ? 0 : chunk.first_step)"
+    return Edit(_MULTIPLY, _K_BLOCK, _K_BLOCK.replace("chunk.first_step", first))
+
+
+_MOMENTS = (
     Mutant(
         "scales-of-b-not-fetched-for-the-next-k-block",
         "a K block is multiplied by the scales of B of the one before",
@@ -202,29 +180,6 @@ _BORDERS = (
         under("128x192", "128x160"),
         sample="wide",
     ),
-    Mutant(
-        "first-border-for-all",
-        "of the copies of the main loop the first serves every tile",
-        (Edit(_MULTIPLY, "if (scales_.border() > kLargest) {", "if (scales_.border() > kScaleBlock) {"),),
-        under("128x160"),
-        sample="border_copies",
-    ),
-    Mutant(
-        "second-block-is-the-first",
-        "columns on both sides of the border take the scales of the block before it",
-        (Edit(_BLOCK, "minimum(col / kScaleBlock + block, ", "minimum(col / kScaleBlock, "),),
-        under("128x256", "128x144"),
-        sample="border",
-    ),
-)
-
-
-def _scaled_as_the_first(chunk: str) -> Edit:
-    first = f"(kWaves == Chunks::{chunk} * kPerStep ? 0 : chunk.first_step)"
-    return Edit(_MULTIPLY, _K_BLOCK, _K_BLOCK.replace("chunk.first_step", first))
-
-
-_MOMENTS = (
     Mutant(
         "scales-of-the-other-wave",
         "of two waves in flight each is promoted with the scales of the other",
@@ -305,4 +260,4 @@ _MOMENTS = (
     ),
 )
 
-MUTANTS = _SCALES_OF_A + _SCALES_OF_B + _BORDERS + _MOMENTS
+MUTANTS = _SCALES_OF_A + _SCALES_OF_B + _MOMENTS
