@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fp8gemm.lab.labels import labelled_config
 from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.l2 import streamed_rows
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
@@ -32,8 +33,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
     by_rows = Problem(1, 7168, 2048, FLOAT32, TMA, Scaling.ROW)
     of_rows = candidate_configs(TMA, FLOAT32, Scaling.ROW)
     wanted += [(by_rows, config) for config in of_rows if Scaling.BLOCK not in TILES[config.tile].scalings]
-    both = next(config for config in candidate_configs(PREDICATED) if config.block_m == 128 and config.block_n == 192)
-    wanted.append((Problem(1, 7168, 2048, store=PREDICATED), both))  # the main loop twice, for each of its borders
+    twice = Problem(1, 7168, 2048, store=PREDICATED)
+    wanted.append((twice, labelled_config("128x192", twice)))  # the main loop, for each of its borders
     # And, in a rotation of tiles and cluster shapes, the other store and a short K.
     others = [(Problem(1, 7168, 2048, store=PREDICATED), config) for config in list(candidate_configs(PREDICATED))[::4]]
     others += [(Problem(1, 576, 144), config) for config in list(candidate_configs(TMA))[1::4]]
