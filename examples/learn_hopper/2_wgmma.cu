@@ -46,8 +46,7 @@ extern "C" __global__ void __launch_bounds__(128) wgmma(const __grid_constant__ 
 
     Fragment d;
     ptx::wgmma_fence();
-    ptx::Wgmma<kTileN>::multiply(d, block_descriptors(descriptor_address(shared.a)),
-                                 block_descriptors(descriptor_address(shared.b)));
+    ptx::Wgmma<kTileN>::multiply(d, matrix_descriptor(shared.a), matrix_descriptor(shared.b));
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     store(params.d, params.m, params.n, first_row + warp * 16, first_col, d);

@@ -56,8 +56,8 @@ FP8GEMM_DEVICE void multiply(const Params& params, Shared& shared, uint32_t firs
         const float s_lower = lower[k_block * params.scales_pitch] * scales_b[k_block];
         shared.ring.wait_full(state);
         ptx::wgmma_fence();
-        ptx::Wgmma<kTileN>::multiply(block_sums, block_descriptors(descriptor_address(shared.a[state.stage])),
-                                     block_descriptors(descriptor_address(shared.b[state.stage])));
+        ptx::Wgmma<kTileN>::multiply(block_sums, matrix_descriptor(shared.a[state.stage]),
+                                     matrix_descriptor(shared.b[state.stage]));
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         if (ptx::lane_index() == 0) {

@@ -53,8 +53,7 @@ FP8GEMM_DEVICE void multiply(const Params& params, Stages& stages, Ring::State& 
         const float upper = stages.scales_a[state.stage][row], lower = stages.scales_a[state.stage][row + 8];
         const uint8_t* a = stages.a[state.stage] + warp / 4 * kWaveM * kBlockK;
         ptx::wgmma_fence();
-        ptx::Wgmma<kTileN>::multiply(block_sums, block_descriptors(descriptor_address(a)),
-                                     block_descriptors(descriptor_address(stages.b[state.stage])));
+        ptx::Wgmma<kTileN>::multiply(block_sums, matrix_descriptor(a), matrix_descriptor(stages.b[state.stage]));
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         const uint32_t loaded = ptx::and_in_order(__float_as_uint(upper) | __float_as_uint(lower), params.zero);

@@ -13,7 +13,7 @@ inline void __syncwarp() {
 inline float __shfl_sync(uint32_t, float value, uint32_t lane) {
     std::memcpy(emulated::self().given, &value, 4);
     __syncwarp();
-    std::memcpy(&value, emulated::threads[emulated::current / 32 * 32 + lane].given, 4);
+    std::memcpy(&value, emulated::threads[emulated::current / 32 * 32 + lane % 32].given, 4);
     __syncwarp();
     return value;
 }
@@ -37,7 +37,8 @@ inline bool elect_one() {
 inline uint32_t and_in_order(uint32_t a, uint32_t b) {
     return a & b;
 }
-inline void compute_here(uint32_t&) {}
+template <class Value>
+void compute_here(Value&) {}
 
 template <uint32_t kRegisters>
 void decrease_registers() {
@@ -117,9 +118,10 @@ inline void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
 }
 
 inline void load_global_in_place(bool exists, const float* source, float& value) { value = exists ? *source : 0.0f; }
-inline void load_shared_if(bool condition, uint32_t address, float& value) {
+template <uint32_t kOffset>
+void load_shared_if(bool condition, uint32_t address, float& value) {
     if (condition) {
-        std::memcpy(&value, at(address), 4);
+        std::memcpy(&value, at(address + kOffset), 4);
     }
 }
 inline void store_shared_pair(uint32_t address, float first, float second) {
@@ -239,21 +241,17 @@ inline void store_matrix_x4(uint32_t address, uint32_t m0, uint32_t m1, uint32_t
     __syncwarp();
 }
 
-struct Descriptors {
-    uint64_t k0, k32, k64, k96;
-};
 inline void wgmma_fence() {
     self().fenced_waves = true;
 }
-inline void compute_here(Descriptors&) {}
 template <uint32_t kN>
 struct Wgmma {
-    static void multiply(float (&d)[kN / 2], Descriptors a, Descriptors b) {
+    static void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b) {
         require(self().fenced_waves, "a WGMMA without a fence ahead of it");
         for (float& sum : d) {
             sum = NAN;
         }
-        self().open_waves.push_back({d, kN, {a.k0, a.k32, a.k64, a.k96}, {b.k0, b.k32, b.k64, b.k96}});
+        self().open_waves.push_back({d, kN, {a, a + 2, a + 4, a + 6}, {b, b + 2, b + 4, b + 6}});
         step();
     }
 };

@@ -40,7 +40,8 @@ class Kernel:
         if self.config.waves_in_flight > 1 or self.problem.scaling is Scaling.ROW:
             return 1
         places = 128 // math.gcd(self.config.block_n // self.config.warpgroups_n, 128)
-        return 1 if places == 2 and self.stores_sums_alone else min(places, 4)
+        are_for_two = self.config.wave_cols >= 160 and places > 1 and self.stores_sums_alone
+        return places // 2 if are_for_two else min(places, 4)
 
     @property
     def k_blocks(self) -> int:

@@ -94,12 +94,17 @@ def find(instructions: Instructions, pattern: str) -> list[str]:
     return [text for text in instructions if re.match(pattern, text)]
 
 
-def moves_in_waves(instructions: Instructions) -> int:
-    """Moves to uniform registers between the WGMMAs of one wave, of all of them."""
-    found, of_wave = 0, 0
-    for text in find(instructions, "QGMMA|R2UR"):
+def find_in_waves(instructions: Instructions, pattern: str) -> list[str]:
+    """The same of those between the WGMMAs of one wave, of all of them."""
+    found, of_wave = [], 0
+    for text in find(instructions, f"QGMMA|{pattern}"):
         if text.startswith("QGMMA"):
             of_wave = (of_wave + 1) % 4
         elif of_wave:
-            found += 1
+            found.append(text)
     return found
+
+
+def moves_in_waves(instructions: Instructions) -> int:
+    """Moves to uniform registers between the WGMMAs of one wave, of all of them."""
+    return len(find_in_waves(instructions, "R2UR"))

@@ -68,7 +68,9 @@ def test_nothing_is_awaited_or_decided_between_a_back_edge_and_the_multiplicatio
 def test_of_many_k_blocks_the_stage_of_a_chunks_last_wave_is_handed_back_ahead_of_its_promotion(
     listings: dict[tuple[str, int], Listing],
 ) -> None:
-    """Of tiles with one wave to a K block. (In the one copy of the main loop of 128x192, halfway through it.)"""
+    """Of tiles with one wave to a K block. (In copies of the main loop that are for two borders, in chunks of four K
+    blocks, behind 29 and 54 % of it.)"""
+    most = {"128x192": 52, "128x160": 23}
     for (label, k), listing in listings.items():
         if label in ("128x256", "256x128") or k <= 8192:
             continue
@@ -77,4 +79,4 @@ def test_of_many_k_blocks_the_stage_of_a_chunks_last_wave_is_handed_back_ahead_o
             wait = [i for i in inside if listing.instructions[i].opcode.startswith("WARPGROUP.DEPBAR")][-1]
             release = next(i for i in range(wait, last + 1) if order.is_release(listing.instructions[i]))
             promoted = [i for i in range(wait, release) if listing.instructions[i].opcode.startswith("FFMA")]
-            assert len(promoted) < (56 if label == "128x192" else 16), (label, k)
+            assert len(promoted) <= most.get(label, 15), (label, k)

@@ -215,8 +215,8 @@ def test_a_stage_is_handed_back_when_its_scales_are_in_registers(compiled: Compi
 
 
 def test_scales_of_a_choice_of_kernels_are_in_registers(tmp_path: Path) -> None:
-    """The test above on kernels of one wave and two, and on one that loads scales ahead: few enough for faulty headers
-    to be tried one after the other."""
+    """The test above on kernels of one wave and two, and on two that load scales ahead, of waves one below another
+    and side by side: few enough for faulty headers to be tried one after the other."""
     wanted = [
         Kernel(kernel_request(problem, config), config, problem.scaling)
         for scaling, tile in product(Scaling, (Tile(64, 64), Tile(256, 64), Tile(64, 128), Tile(128, 192)))
@@ -224,7 +224,9 @@ def test_scales_of_a_choice_of_kernels_are_in_registers(tmp_path: Path) -> None:
         for problem in (Problem(1, *((65, 128) if tile.block_n < 128 else (577, 1168)), F32, PREDICATED, scaling),)
     ]
     ahead = Problem(1, 65, 1168, F32, PREDICATED)
-    wanted.append(Kernel(kernel_request(ahead, config := labelled_config("256x128", ahead)), config, ahead.scaling))
+    for label in ("256x128", "128x256"):
+        config = labelled_config(label, ahead)
+        wanted.append(Kernel(kernel_request(ahead, config), config, ahead.scaling))
     for kernel, listing in compile_all("", wanted, tmp_path / "kernels"):
         assert order.scale_loads(listing)
         late = late_loads(kernel, listing) + order.loads_of_stages_given_away(listing)

@@ -89,20 +89,13 @@ MUTANTS = (
     Mutant(
         "last-instruction-skipped",
         "the last 32 columns of each K block are not multiplied",
-        (Edit(_WGMMA, 'FP8GEMM_WGMMA_K32(N, "%3", "%7", "accumulate")', '""'),),
+        (Edit(_WGMMA, 'FP8GEMM_WGMMA_K32(N, 6, "accumulate")', '""'),),
         _SIGNED,
     ),
     Mutant(
         "descriptor-of-b-advanced-by-half",
         "the descriptor of B advances along K by half of what that of A does",
-        (
-            Edit(
-                "mainloop/wave_operands.cuh",
-                "block_descriptors(b));",
-                "{matrix_descriptor(b), matrix_descriptor(b + 1), matrix_descriptor(b + 2),"
-                " matrix_descriptor(b + 3)});",
-            ),
-        ),
+        (Edit(_WGMMA, '"add.u64 b, %1, " #OFFSET ";', '"add.u64 b, %1, " #OFFSET " / 2;'),),
         _SIGNED,
     ),
     Mutant(
@@ -115,7 +108,7 @@ MUTANTS = (
                 "        operands_.describe_first(next_.index());\n        next_.advance();\n",
             ),
         ),
-        under("256x128", "128x160"),
+        under("256x128", "128x256"),
         sample="ahead",
     ),
     Mutant(

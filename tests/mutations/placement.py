@@ -210,7 +210,7 @@ _LOADS = (
     Mutant(
         "warpgroups-multiply-one-place",
         "both warpgroups multiply the rows of A that are the first's",
-        (Edit("mainloop/wave_operands.cuh", "descriptor_offset(origin.row * Shape::kBlockK)", "descriptor_offset(0)"),),
+        (Edit("mainloop/wave_operands.cuh", "stages.a[share] + origin.row * Shape::kBlockK", "stages.a[share]"),),
         under("128x128"),
     ),
 )

@@ -49,6 +49,14 @@ _SCALES = (
         sample="tall",
     ),
     Mutant(
+        "scales-ahead-not-awaited",
+        "scales that are loaded ahead are taken to be there by the time that their K block has been multiplied",
+        (Edit(_MULTIPLY, "Scales::kAhead && n > 0 ? 0", "Scales::kAhead ? 0"),),
+        IN_REGISTERS,
+        gpu=False,
+        sample="ahead",
+    ),
+    Mutant(
         "row-scales-of-b-not-awaited",
         "with row scales on both sides, a stage is given away when those of A are there",
         (Edit(_ROW, "                loaded |= __float_as_uint(pair.x);\n", ""),),

@@ -40,7 +40,7 @@ _SCALES_OF_A = (
     Mutant(
         "rows-ahead-share-a-scale",
         "so it is where scales are loaded ahead",
-        (Edit(_AHEAD, "(m * Shape::kWaveM + 8) * sizeof", "m * Shape::kWaveM * sizeof"),),
+        (Edit(_AHEAD, "kOffset + 8 * sizeof(float)", "kOffset"),),
         under("256x128"),
         sample="ahead",
     ),
@@ -54,7 +54,7 @@ _SCALES_OF_A = (
     Mutant(
         "waves-ahead-share-scales",
         "so it is where scales are loaded ahead",
-        (Edit(_AHEAD, "source + m * Shape::kWaveM * sizeof(float)", "source"),),
+        (Edit(_AHEAD, "kWave * Shape::kWaveM * sizeof(float)", "0"),),
         under("256x128"),
         sample="ahead",
     ),

@@ -32,8 +32,8 @@ _BLOCKS = (
     _share(
         "shares-multiply-the-same",
         "both warpgroups multiply the K block of a stage that is the first one's",
-        Edit(_OPERANDS, "descriptor_address(stages.a[share])", "descriptor_address(stages.a[0])"),
-        Edit(_OPERANDS, "descriptor_address(stages.b[share])", "descriptor_address(stages.b[0])"),
+        Edit(_OPERANDS, "stages.a[share]", "stages.a[0]"),
+        Edit(_OPERANDS, "stages.b[share]", "stages.b[0]"),
     ),
     _share(
         "shares-scaled-by-the-same-of-a",

@@ -54,7 +54,7 @@ _OPERANDS = (
     _wrong(
         "warpgroups-multiply-the-same-weights",
         "both warpgroups multiply the weights of a stage that are the first one's",
-        Edit(_MULTIPLY, "descriptor_offset(warpgroup * Shape::kSlices * Stages::kWeightBlockBytes)", "0"),
+        Edit(_MULTIPLY, "weights[0] + warpgroup * Shape::kSlices * Stages::kWeightBlockBytes", "weights[0]"),
         tests=_epilogue(_TWO_WARPGROUPS),
     ),
     _wrong(

@@ -6,8 +6,8 @@
 // between it is one or the other. Where promotion is hidden behind the wave in flight, it looks. Where it stands between
 // one block and the next, that would cost 5 % (4096x7168x2048 at 128x160, H200, 2026-11-21). Columns between the two borders
 // that a loop is for then have a scale of their own, which is chosen when scales are fetched, beside the promotion of the K
-// block before. Where tiles have more borders there are four copies of the main loop, for two borders each of columns of 144,
-// for one each of 96 and 160, which have none between:
+// block before. Where tiles have more borders there are copies of the main loop (chunk_plan.cuh): of columns of 160 two, and of
+// 144 four, for two borders each; of 96, and of 160 under an epilogue that has addresses, four for one each, with none between:
 //
 //     columns of 192   0               64              128             192
 //     borders 64, 128  [    before     |    between    |    beyond     ]
@@ -169,8 +169,9 @@ public:
     }
 
 private:
+    /// (Of a lane's number the shuffle reads the lowest five bits.)
     FP8GEMM_DEVICE float of_block(uint32_t block, uint32_t k_block) const {
-        return __shfl_sync(0xffffffffu, chunk_[block], k_block % kThreadsPerWarp);
+        return __shfl_sync(0xffffffffu, chunk_[block], k_block);
     }
 
     /// Of the two borders that columns lie between, whether the tile's is the first.

@@ -49,12 +49,15 @@ public:
     static constexpr bool kStepsVary = Config::kGrouping == Grouping::kColumns;
 
 private:
-    /// Whether one copy of the main loop is for both borders of 128x192: as fast as two, and compiled in two thirds of the
-    /// time. Of 128x160 one for two borders is 0.3 % slower than two, of 192x96 2 % (under load, H200, 2026-11-29). Where the
-    /// epilogue has addresses the compiler would keep the ring's stage in vector registers.
-    static constexpr bool kIsForBoth = kBorderStep == 64 && !kEpilogueHasAddresses<Config>;
+    /// Places where a border may lie.
+    static constexpr uint32_t kBorders = kScaleBlock / kBorderStep;
+    /// Whether a copy of the main loop is for two borders of 128x192 and of 128x160, too, which then have half as many: as
+    /// fast, and 128x192 is compiled in two thirds of the time, 128x160 in chunks twice as long. 192x96 is 2 % slower by it
+    /// (under load, H200, 2026-11-29). Where the epilogue has addresses the compiler would keep the ring's stage in vector
+    /// registers.
+    static constexpr bool kIsForTwo = kBorders > 1 && Shape::kWaveN >= 160 && !kEpilogueHasAddresses<Config>;
     /// Copies of the main loop, each for one border or two: see block_scales.cuh.
-    static constexpr uint32_t kLoops = kInFlight > 1 || kIsForBoth ? 1 : minimum(kScaleBlock / kBorderStep, 4u);
+    static constexpr uint32_t kLoops = kInFlight > 1 ? 1 : kIsForTwo ? kBorders / 2 : minimum(kBorders, 4u);
     /// An epilogue that has addresses to compute moves them up among the accumulators, and spills, where no loop is left
     /// or, with two waves of them, where K ends inside a chunk.
     static constexpr bool kStoresSumsAlone = Config::kScaling == Scaling::kBlock && !kEpilogueHasAddresses<Config>;

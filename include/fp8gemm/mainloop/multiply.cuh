@@ -220,7 +220,8 @@ public:
                 scales_.keep(slot);  // of others beside the promotion of the wave before
             }
         }
-        flight.pending = release_.pending(__float_as_uint(scales_a[0]) | __float_as_uint(scales_a[1]));
+        // Of waves beside one another, which have the same scales if these are ahead, the first waits for them.
+        flight.pending = Scales::kAhead && n > 0 ? 0 : release_.pending(scales_a);
         if (wave == kPerStep - 1) {
             go_on();
             if constexpr (!Chunks::kLooksBehind) {
@@ -239,8 +240,7 @@ public:
         }
     }
 
-    /// With the last wave of a K block, once the scales of all its waves have been loaded. Behind it weight scales of the
-    /// next K block are fetched.
+    /// With a K block's last wave, once scales of all its waves are loaded. Behind it weight scales of the next are fetched.
     template <uint32_t kPerStep = kWavesPerStep>
     FP8GEMM_DEVICE void release(uint32_t wave_of_chunk, Chunk chunk, const Flights& flights) {
         const Flight& flight = flights[wave_of_chunk % kInFlight];

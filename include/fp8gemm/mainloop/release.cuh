@@ -28,6 +28,10 @@ public:
     /// 0, once what `loaded` was made of has been loaded.
     FP8GEMM_DEVICE uint32_t pending(uint32_t loaded) const { return ptx::and_in_order(loaded, zero_); }
 
+    FP8GEMM_DEVICE uint32_t pending(const float (&loaded)[2]) const {
+        return pending(__float_as_uint(loaded[0]) | __float_as_uint(loaded[1]));
+    }
+
     /// Notes what has to be loaded before the next stage is handed back.
     FP8GEMM_DEVICE void wait_for(uint32_t pending) { pending_ |= pending; }
 

@@ -28,11 +28,7 @@ public:
     /// used.
     FP8GEMM_DEVICE void load(bool is_full, const float& first) {
         const uint32_t source = ptx::shared_address(&first);
-#pragma unroll
-        for (uint32_t m = 0; m < Shape::kWavesM; ++m) {
-            ptx::load_shared_if(is_full, source + m * Shape::kWaveM * sizeof(float), values_[m][0]);
-            ptx::load_shared_if(is_full, source + (m * Shape::kWaveM + 8) * sizeof(float), values_[m][1]);
-        }
+        load_wave<0>(is_full, source);
     }
 
     /// Those of the upper and the lower row of a wave.
@@ -46,6 +42,17 @@ public:
             bits |= __float_as_uint(values_[m][0]) | __float_as_uint(values_[m][1]);
         }
         return bits;
+    }
+
+private:
+    template <uint32_t kWave>
+    FP8GEMM_DEVICE void load_wave(bool is_full, uint32_t source) {
+        if constexpr (kWave < Shape::kWavesM) {
+            constexpr uint32_t kOffset = kWave * Shape::kWaveM * sizeof(float);
+            ptx::load_shared_if<kOffset>(is_full, source, values_[kWave][0]);
+            ptx::load_shared_if<kOffset + 8 * sizeof(float)>(is_full, source, values_[kWave][1]);
+            load_wave<kWave + 1>(is_full, source);
+        }
     }
 };
 

@@ -60,9 +60,9 @@ public:
 private:
     Stages& stages_;
     const ScalesOfBlock (&scales_)[Shape::kBlocksOfCta];
-    uint32_t block_;  ///< of a stage that is this warp's
-    uint32_t descriptor_a_;
-    uint32_t descriptor_b_;
+    uint32_t block_;    ///< of a stage that is this warp's
+    uint64_t weights_;  ///< descriptors of this warpgroup's operands in stage 0
+    uint64_t tokens_;
     typename Ring::State state_ = Ring::State::for_reader();
 
 public:
@@ -72,10 +72,8 @@ public:
         : stages_(stages), scales_(scales) {
         const uint32_t warpgroup = warp / kWarpsPerWarpgroup;
         block_ = warp / Shape::kWarpsPerBlock;
-        descriptor_a_ = descriptor_address(stages.weights[0]) +
-                        descriptor_offset(warpgroup * Shape::kSlices * Stages::kWeightBlockBytes);
-        descriptor_b_ = descriptor_address(stages.tokens[0]) +
-                        descriptor_offset(warpgroup * Shape::kSlices * Stages::kTokenBlockBytes);
+        weights_ = matrix_descriptor(stages.weights[0] + warpgroup * Shape::kSlices * Stages::kWeightBlockBytes);
+        tokens_ = matrix_descriptor(stages.tokens[0] + warpgroup * Shape::kSlices * Stages::kTokenBlockBytes);
     }
 
     /// Multiplies the next tile of which there are stages.
@@ -101,9 +99,8 @@ public:
         stages_.ring.wait_full(state_);
         flight.stage = state_.stage;
         ptx::wgmma_fence();
-        Wgmma::multiply(flight.block_sums,
-                        block_descriptors(descriptor_a_ + descriptor_offset(flight.stage * Stages::kWeightBytes)),
-                        block_descriptors(descriptor_b_ + descriptor_offset(flight.stage * Stages::kTokenBytes)));
+        Wgmma::multiply(flight.block_sums, in_stage(weights_, flight.stage, Stages::kWeightBytes),
+                        in_stage(tokens_, flight.stage, Stages::kTokenBytes));
         ptx::wgmma_commit();
         const float* products =
             scales_[(chunk.first_step + wave) * Shape::kBlocksPerStage + block_] + ptx::lane_index() % 4 * 2;

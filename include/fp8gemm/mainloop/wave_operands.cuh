@@ -14,32 +14,24 @@ class WaveOperands {
     using Stages = OperandStages<Config>;
     using Wgmma = ptx::Wgmma<Shape::kWaveN>;
 
-    /// Whether the WGMMAs of a K block's first wave are described ahead of them: with its scales, or where it is wide.
-    /// Narrower ones lose up to 1.4 % by it (128x144, 192x96), and beside C the compiler would keep descriptors of
-    /// 128x160 in vector registers. Row scales, and two waves in flight, were not measured.
-    static constexpr bool kIsWide = Config::kScaling == Scaling::kBlock && Config::kWavesInFlight == 1 &&
-                                    Shape::kWaveN >= 160 && !is_read(Config::kC);
-    static constexpr bool kFirstAhead = kScalesAhead || kIsWide;
-
-    uint32_t a_;  ///< addresses of this warpgroup's rows and columns in stage 0
-    uint32_t b_;
-    ptx::Descriptors first_a_;  ///< with kFirstAhead, of the first wave of the K block that is multiplied next
-    ptx::Descriptors first_b_;
+    uint64_t a_;  ///< this warpgroup's rows and columns in stage 0
+    uint64_t b_;
+    uint64_t first_a_;  ///< with kScalesAhead, of the first wave of the K block that is multiplied next
+    uint64_t first_b_;
 
 public:
     /// `share` is that of K that the warpgroup multiplies.
     FP8GEMM_DEVICE WaveOperands(const Stages& stages, WarpgroupOrigin<Shape, Config> origin, uint32_t share)
-        : a_(descriptor_address(stages.a[share]) + descriptor_offset(origin.row * Shape::kBlockK)),
-          b_(descriptor_address(stages.b[share]) + descriptor_offset(origin.col * Shape::kBlockK)) {}
+        : a_(matrix_descriptor(stages.a[share] + origin.row * Shape::kBlockK)),
+          b_(matrix_descriptor(stages.b[share] + origin.col * Shape::kBlockK)) {}
 
-    /// As soon as the K block's stage is known, beside the last wave of the one before: its WGMMAs then follow the wait for
-    /// the stage, and one another, at once (0.8 % of 4096x4096x7168 at 128x256, in bursts, H200, 2026-11-24; 2 % of two
-    /// products at 128x160, 0.2 % of nine at 128x192, 2026-11-29). Behind the back edge of the main loop there would be
-    /// 14 instructions (-0.1 to +0.5 % at seven products, 2026-11-28).
+    /// As soon as the K block's stage is known, beside the last wave of the one before: its first WGMMA then follows the wait
+    /// for the stage at once (1.4 to 1.9 % of three products at 128x256, H200, 2026-11-30; nothing of three at 128x192, which
+    /// has one wave).
     FP8GEMM_DEVICE void describe_first(uint32_t stage) {
-        if constexpr (kFirstAhead) {
-            first_a_ = block_descriptors(a_ + descriptor_offset(stage * Stages::kStageBytesA));
-            first_b_ = block_descriptors(b_ + descriptor_offset(stage * Stages::kStageBytesB));
+        if constexpr (kScalesAhead) {
+            first_a_ = in_stage(a_, stage, Stages::kStageBytesA);
+            first_b_ = in_stage(b_, stage, Stages::kStageBytesB);
             ptx::compute_here(first_a_);
             ptx::compute_here(first_b_);
         }
@@ -48,14 +40,12 @@ public:
     /// Starts block_sums = the product of wave (m, n) over one K block.
     FP8GEMM_DEVICE void multiply(uint32_t stage, uint32_t m, uint32_t n,
                                  float (&block_sums)[Shape::kWaveRegisters]) const {
-        const uint32_t a = a_ + descriptor_offset(stage * Stages::kStageBytesA + m * Shape::kWaveM * Shape::kBlockK);
-        const uint32_t b = b_ + descriptor_offset(stage * Stages::kStageBytesB + n * Shape::kWaveN * Shape::kBlockK);
+        const bool is_first = kScalesAhead && m == 0 && n == 0;
+        const uint64_t a = is_first ? first_a_ : in_stage(a_, stage, Stages::kStageBytesA);
+        const uint64_t b = is_first ? first_b_ : in_stage(b_, stage, Stages::kStageBytesB);
         ptx::wgmma_fence();
-        if (kFirstAhead && m == 0 && n == 0) {
-            Wgmma::multiply(block_sums, first_a_, first_b_);
-        } else {
-            Wgmma::multiply(block_sums, block_descriptors(a), block_descriptors(b));
-        }
+        Wgmma::multiply(block_sums, a + descriptor_offset(m * Shape::kWaveM * Shape::kBlockK),
+                        b + descriptor_offset(n * Shape::kWaveN * Shape::kBlockK));
         ptx::wgmma_commit();
     }
 };

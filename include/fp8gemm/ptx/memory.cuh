@@ -42,16 +42,17 @@ FP8GEMM_DEVICE void load_global_in_place(bool exists, const float* source, float
         : "memory");
 }
 
-/// @p ld.shared::cta.f32: `value` stays as it is where `condition` is false.
+/// @p ld.shared::cta.f32, `kOffset` bytes behind an address: `value` stays as it is where `condition` is false.
+template <uint32_t kOffset>
 FP8GEMM_DEVICE void load_shared_if(bool condition, uint32_t address, float& value) {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
         "setp.ne.u32 p, %2, 0;\n"
-        "@p ld.shared::cta.f32 %0, [%1];\n"
+        "@p ld.shared::cta.f32 %0, [%1 + %3];\n"
         "}"
         : "+f"(value)
-        : "r"(address), "r"(static_cast<uint32_t>(condition))
+        : "r"(address), "r"(static_cast<uint32_t>(condition)), "n"(kOffset)
         : "memory");
 }
 

@@ -50,6 +50,10 @@ FP8GEMM_DEVICE void compute_here(uint32_t& value) {
     asm volatile("" : "+r"(value));
 }
 
+FP8GEMM_DEVICE void compute_here(uint64_t& value) {
+    asm volatile("" : "+l"(value));
+}
+
 /// setmaxnreg.dec: gives registers back to the CTA's pool. By every warp of a warpgroup.
 template <uint32_t kRegisters>
 FP8GEMM_DEVICE void decrease_registers() {

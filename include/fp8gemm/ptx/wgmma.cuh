@@ -32,20 +32,8 @@ FP8GEMM_DEVICE void fma_in_order(float scale, float product, float& sum) {
     asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(scale), "f"(product));
 }
 
-/// Matrix descriptors of one operand for the four instructions that go through 128 columns of K.
-struct Descriptors {
-    uint64_t k0;
-    uint64_t k32;
-    uint64_t k64;
-    uint64_t k96;
-};
-
-/// No instruction. The compiler takes it for a change, and computes the descriptors ahead of it.
-FP8GEMM_DEVICE void compute_here(Descriptors& operand) {
-    asm volatile("" : "+l"(operand.k0), "+l"(operand.k32), "+l"(operand.k64), "+l"(operand.k96));
-}
-
-/// wgmma.mma_async.sync.aligned.m64nNk32.f32.e4m3.e4m3, four times: d = a b over 128 columns of K.
+/// wgmma.mma_async.sync.aligned.m64nNk32.f32.e4m3.e4m3, four times: d = a b over 128 columns of K, of which `a` and `b`
+/// describe the first 32. 32 bytes further on are two more in a descriptor.
 /// D fragment: thread t of the warpgroup holds rows 16 (t / 32) + (t % 32) / 4 and 8 further down; d[4 j] and d[4 j + 1]
 /// are columns 8 j + 2 (t % 4) and the next of the first row, d[4 j + 2] and d[4 j + 3] the same of the second.
 /// NOTE: One statement for four instructions, because time to compile goes with the number of operands (0.79 against
@@ -54,27 +42,28 @@ template <uint32_t kN>
 struct Wgmma;
 
 // clang-format off
-#define FP8GEMM_WGMMA_K32(N, A, B, ACCUMULATE)                                                                    \
-    "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" FP8GEMM_NAMES_##N "}, " A ", " B ", " ACCUMULATE \
-    ", 1, 1;\n"
+#define FP8GEMM_WGMMA_K32(N, OFFSET, ACCUMULATE)                                                                      \
+    "add.u64 a, %0, " #OFFSET ";\n"                                                                                   \
+    "add.u64 b, %1, " #OFFSET ";\n"                                                                                   \
+    "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" FP8GEMM_NAMES_##N "}, a, b, " ACCUMULATE ", 1, 1;\n"
 
-#define FP8GEMM_WGMMA(N)                                                                                      \
-    template <>                                                                                               \
-    struct Wgmma<N> {                                                                                         \
-        static FP8GEMM_DEVICE void multiply(float (&d)[N / 2], Descriptors a, Descriptors b) {                \
-            asm volatile(                                                                                     \
-                "{\n"                                                                                         \
-                ".reg .pred start, accumulate;\n"                                                             \
-                "setp.ne.b32 start, 0, 0;\n"                                                                  \
-                "setp.ne.b32 accumulate, 1, 0;\n"                                                             \
-                FP8GEMM_WGMMA_K32(N, "%0", "%4", "start")                                                     \
-                FP8GEMM_WGMMA_K32(N, "%1", "%5", "accumulate")                                                \
-                FP8GEMM_WGMMA_K32(N, "%2", "%6", "accumulate")                                                \
-                FP8GEMM_WGMMA_K32(N, "%3", "%7", "accumulate")                                                \
-                "}"                                                                                           \
-                : "+l"(a.k0), "+l"(a.k32), "+l"(a.k64), "+l"(a.k96),                                          \
-                  "+l"(b.k0), "+l"(b.k32), "+l"(b.k64), "+l"(b.k96), FP8GEMM_OPERANDS_##N);                   \
-        }                                                                                                     \
+#define FP8GEMM_WGMMA(N)                                                                 \
+    template <>                                                                          \
+    struct Wgmma<N> {                                                                    \
+        static FP8GEMM_DEVICE void multiply(float (&d)[N / 2], uint64_t a, uint64_t b) { \
+            asm volatile(                                                                \
+                "{\n"                                                                    \
+                ".reg .pred start, accumulate;\n"                                        \
+                ".reg .b64 a, b;\n"                                                      \
+                "setp.ne.b32 start, 0, 0;\n"                                             \
+                "setp.ne.b32 accumulate, 1, 0;\n"                                        \
+                FP8GEMM_WGMMA_K32(N, 0, "start")                                         \
+                FP8GEMM_WGMMA_K32(N, 2, "accumulate")                                    \
+                FP8GEMM_WGMMA_K32(N, 4, "accumulate")                                    \
+                FP8GEMM_WGMMA_K32(N, 6, "accumulate")                                    \
+                "}"                                                                      \
+                : "+l"(a), "+l"(b), FP8GEMM_OPERANDS_##N);                               \
+        }                                                                                \
     };
 // clang-format on
 

@@ -1,33 +1,33 @@
 // Inline-assembly operand lists of WGMMA: the accumulators of an m64nNk32 instruction are N/2 registers a thread.
 //
 // Inline assembly takes neither loops nor parameter packs, so the lists are grown by macros, four registers (eight
-// columns) at a time. Names start at %8, behind the matrix descriptors. Only ptx/wgmma.cuh includes this file.
+// columns) at a time. Names start at %2, behind the matrix descriptors. Only ptx/wgmma.cuh includes this file.
 #pragma once
 
-#define FP8GEMM_NAMES_8 "%8, %9, %10, %11"
-#define FP8GEMM_NAMES_16 FP8GEMM_NAMES_8 ", %12, %13, %14, %15"
-#define FP8GEMM_NAMES_24 FP8GEMM_NAMES_16 ", %16, %17, %18, %19"
-#define FP8GEMM_NAMES_32 FP8GEMM_NAMES_24 ", %20, %21, %22, %23"
-#define FP8GEMM_NAMES_40 FP8GEMM_NAMES_32 ", %24, %25, %26, %27"
-#define FP8GEMM_NAMES_48 FP8GEMM_NAMES_40 ", %28, %29, %30, %31"
-#define FP8GEMM_NAMES_56 FP8GEMM_NAMES_48 ", %32, %33, %34, %35"
-#define FP8GEMM_NAMES_64 FP8GEMM_NAMES_56 ", %36, %37, %38, %39"
-#define FP8GEMM_NAMES_72 FP8GEMM_NAMES_64 ", %40, %41, %42, %43"
-#define FP8GEMM_NAMES_80 FP8GEMM_NAMES_72 ", %44, %45, %46, %47"
-#define FP8GEMM_NAMES_88 FP8GEMM_NAMES_80 ", %48, %49, %50, %51"
-#define FP8GEMM_NAMES_96 FP8GEMM_NAMES_88 ", %52, %53, %54, %55"
-#define FP8GEMM_NAMES_104 FP8GEMM_NAMES_96 ", %56, %57, %58, %59"
-#define FP8GEMM_NAMES_112 FP8GEMM_NAMES_104 ", %60, %61, %62, %63"
-#define FP8GEMM_NAMES_120 FP8GEMM_NAMES_112 ", %64, %65, %66, %67"
-#define FP8GEMM_NAMES_128 FP8GEMM_NAMES_120 ", %68, %69, %70, %71"
-#define FP8GEMM_NAMES_136 FP8GEMM_NAMES_128 ", %72, %73, %74, %75"
-#define FP8GEMM_NAMES_144 FP8GEMM_NAMES_136 ", %76, %77, %78, %79"
-#define FP8GEMM_NAMES_152 FP8GEMM_NAMES_144 ", %80, %81, %82, %83"
-#define FP8GEMM_NAMES_160 FP8GEMM_NAMES_152 ", %84, %85, %86, %87"
-#define FP8GEMM_NAMES_168 FP8GEMM_NAMES_160 ", %88, %89, %90, %91"
-#define FP8GEMM_NAMES_176 FP8GEMM_NAMES_168 ", %92, %93, %94, %95"
-#define FP8GEMM_NAMES_184 FP8GEMM_NAMES_176 ", %96, %97, %98, %99"
-#define FP8GEMM_NAMES_192 FP8GEMM_NAMES_184 ", %100, %101, %102, %103"
+#define FP8GEMM_NAMES_8 "%2, %3, %4, %5"
+#define FP8GEMM_NAMES_16 FP8GEMM_NAMES_8 ", %6, %7, %8, %9"
+#define FP8GEMM_NAMES_24 FP8GEMM_NAMES_16 ", %10, %11, %12, %13"
+#define FP8GEMM_NAMES_32 FP8GEMM_NAMES_24 ", %14, %15, %16, %17"
+#define FP8GEMM_NAMES_40 FP8GEMM_NAMES_32 ", %18, %19, %20, %21"
+#define FP8GEMM_NAMES_48 FP8GEMM_NAMES_40 ", %22, %23, %24, %25"
+#define FP8GEMM_NAMES_56 FP8GEMM_NAMES_48 ", %26, %27, %28, %29"
+#define FP8GEMM_NAMES_64 FP8GEMM_NAMES_56 ", %30, %31, %32, %33"
+#define FP8GEMM_NAMES_72 FP8GEMM_NAMES_64 ", %34, %35, %36, %37"
+#define FP8GEMM_NAMES_80 FP8GEMM_NAMES_72 ", %38, %39, %40, %41"
+#define FP8GEMM_NAMES_88 FP8GEMM_NAMES_80 ", %42, %43, %44, %45"
+#define FP8GEMM_NAMES_96 FP8GEMM_NAMES_88 ", %46, %47, %48, %49"
+#define FP8GEMM_NAMES_104 FP8GEMM_NAMES_96 ", %50, %51, %52, %53"
+#define FP8GEMM_NAMES_112 FP8GEMM_NAMES_104 ", %54, %55, %56, %57"
+#define FP8GEMM_NAMES_120 FP8GEMM_NAMES_112 ", %58, %59, %60, %61"
+#define FP8GEMM_NAMES_128 FP8GEMM_NAMES_120 ", %62, %63, %64, %65"
+#define FP8GEMM_NAMES_136 FP8GEMM_NAMES_128 ", %66, %67, %68, %69"
+#define FP8GEMM_NAMES_144 FP8GEMM_NAMES_136 ", %70, %71, %72, %73"
+#define FP8GEMM_NAMES_152 FP8GEMM_NAMES_144 ", %74, %75, %76, %77"
+#define FP8GEMM_NAMES_160 FP8GEMM_NAMES_152 ", %78, %79, %80, %81"
+#define FP8GEMM_NAMES_168 FP8GEMM_NAMES_160 ", %82, %83, %84, %85"
+#define FP8GEMM_NAMES_176 FP8GEMM_NAMES_168 ", %86, %87, %88, %89"
+#define FP8GEMM_NAMES_184 FP8GEMM_NAMES_176 ", %90, %91, %92, %93"
+#define FP8GEMM_NAMES_192 FP8GEMM_NAMES_184 ", %94, %95, %96, %97"
 
 #define FP8GEMM_OPERANDS_8 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define FP8GEMM_OPERANDS_16 FP8GEMM_OPERANDS_8, "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
