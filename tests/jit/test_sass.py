@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,18 @@ def test_upper_halves_of_descriptors_are_not_written_anew(kernels: list[Kernel])
         return len(anew) <= 0.3 * len(kernel.find("QGMMA")) and "0x40000040" in " ".join(kernel.instructions)
 
     assert failing(kernels, holds) == []
+
+
+def test_few_instructions_stand_between_the_first_two_multiplications_of_a_k_block(tmp_path: Path) -> None:
+    """Where scales are ahead. What the next stage needs comes behind the second, not between them: 16 instructions."""
+    problems = [Problem(1, 7168, k) for k in (1536, 7168, 16384)]
+    wanted = [(problem, labelled_config(label, problem)) for label in ("128x256", "256x128") for problem in problems]
+    for kernel in compiled(wanted, tmp_path):
+        places = [place for place, text in enumerate(kernel.instructions) if text.startswith("QGMMA")]
+        of_k_block = 4 * kernel.waves
+        firsts, seconds = places[::of_k_block], places[1::of_k_block]
+        between = [second - first - 1 for first, second in zip(firsts, seconds, strict=True)]
+        assert statistics.median(between) < 12, (kernel.label, between)
 
 
 def test_nothing_moves_to_uniform_registers_between_the_multiplications_of_a_wide_wave(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ public:
           scales_(params.scales_b, stages, WarpgroupOrigin<Shape, Config>(warpgroup).col, Shape::share_of(warpgroup)),
           lane_(ptx::lane_index()),
           warpgroup_(warpgroup),
-          operands_(stages, WarpgroupOrigin<Shape, Config>(warpgroup), Shape::share_of(warpgroup)),
+          operands_(stages, WarpgroupOrigin<Shape, Config>(warpgroup), Shape::share_of(warpgroup), params.zero),
           next_(stages.ring),
           release_(lane_, params.zero) {
         first_row_ = WarpgroupOrigin<Shape, Config>(warpgroup).row + first_row_of_warp(warp) + lane_ / 4;
