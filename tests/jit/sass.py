@@ -103,8 +103,3 @@ def find_in_waves(instructions: Instructions, pattern: str) -> list[str]:
         elif of_wave:
             found.append(text)
     return found
-
-
-def moves_in_waves(instructions: Instructions) -> int:
-    """Moves to uniform registers between the WGMMAs of one wave, of all of them."""
-    return len(find_in_waves(instructions, "R2UR"))

@@ -22,6 +22,10 @@ def _behind_stores(*families: str) -> tuple[str, ...]:
     return tuple(f"{_ORDER}launches_behind_many_stores_are_right[{family}]" for family in families)
 
 
+def _seen_in_machine_code(name: str, fault: str, *edits: Edit, sample: str = "plain") -> Mutant:
+    return Mutant(name, fault, edits, IN_REGISTERS, gpu=False, sample=sample)
+
+
 # Without sleeps, which would give the loads the time that they lack.
 _SCALES = (
     Mutant(
@@ -33,54 +37,40 @@ _SCALES = (
         "of the others they must queue for longer than a refill takes; zero-known-to-the-compiler comes to the same, "
         "and is seen in machine code",
     ),
-    Mutant(
+    _seen_in_machine_code(
         "zero-known-to-the-compiler",
         "the compiler knows what the loaded scales are and'ed with, and leaves nothing to wait for",
-        (Edit(_RELEASE, "zero_(zero)", "zero_(0)"),),
-        IN_REGISTERS,
-        gpu=False,
+        Edit(_RELEASE, "zero_(zero)", "zero_(0)"),
     ),
-    Mutant(
+    _seen_in_machine_code(
         "scales-of-the-first-wave-not-awaited",
         "with several waves to a K block, a stage is given away when the last one's scales are there",
-        (Edit(_RELEASE, "pending_ |= pending;", "pending_ = pending;"),),
-        IN_REGISTERS,
-        gpu=False,
+        Edit(_RELEASE, "pending_ |= pending;", "pending_ = pending;"),
         sample="tall",
     ),
-    Mutant(
+    _seen_in_machine_code(
         "scales-ahead-not-awaited",
         "scales that are loaded ahead are taken to be there by the time that their K block has been multiplied",
-        (Edit(_MULTIPLY, "Scales::kAhead && n > 0 ? 0", "Scales::kAhead ? 0"),),
-        IN_REGISTERS,
-        gpu=False,
+        Edit(_MULTIPLY, "Scales::kAhead && n > 0 ? 0", "Scales::kAhead ? 0"),
         sample="ahead",
     ),
-    Mutant(
+    _seen_in_machine_code(
         "row-scales-of-b-not-awaited",
         "with row scales on both sides, a stage is given away when those of A are there",
-        (Edit(_ROW, "                loaded |= __float_as_uint(pair.x);\n", ""),),
-        IN_REGISTERS,
-        gpu=False,
+        Edit(_ROW, "                loaded |= __float_as_uint(pair.x);\n", ""),
         sample="row",
     ),
-    Mutant(
+    _seen_in_machine_code(
         "kept-row-scales-of-b-not-awaited",
         "with row scales on both sides, a stage is given away while those that are kept may be on their way",
-        (Edit(_MULTIPLY, "release_.wait_for(release_.pending(scales_.kept()));", ""),),
-        IN_REGISTERS,
-        gpu=False,
+        Edit(_MULTIPLY, "release_.wait_for(release_.pending(scales_.kept()));", ""),
         sample="row_stacked",
     ),
-    Mutant(
+    _seen_in_machine_code(
         "scales-of-b-read-after-release",
         "with row scales on both sides, a stage is given away before those of B are read",
-        (
-            Edit(_ORDER_OF_WAVES, "if constexpr (!Waves::kPromotionReadsStage)", "if constexpr (true)"),
-            Edit(_ORDER_OF_WAVES, "if constexpr (Waves::kPromotionReadsStage)", "if constexpr (false)"),
-        ),
-        IN_REGISTERS,
-        gpu=False,
+        Edit(_ORDER_OF_WAVES, "if constexpr (!Waves::kPromotionReadsStage)", "if constexpr (true)"),
+        Edit(_ORDER_OF_WAVES, "if constexpr (Waves::kPromotionReadsStage)", "if constexpr (false)"),
         sample="row",
     ),
     race(

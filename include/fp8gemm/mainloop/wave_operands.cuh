@@ -26,9 +26,9 @@ public:
         : a_(kept(matrix_descriptor(stages.a[share] + origin.row * Shape::kBlockK), zero)),
           b_(kept(matrix_descriptor(stages.b[share] + origin.col * Shape::kBlockK), zero)) {}
 
-    /// As soon as the K block's stage is known, beside the last wave of the one before: its first WGMMA then follows the wait
-    /// for the stage at once (1.4 to 1.9 % of three products at 128x256, H200, 2026-11-30; nothing of three at 128x192, which
-    /// has one wave).
+    /// As soon as the K block's stage is known, beside the last wave of the one before: its first WGMMA then follows the
+    /// wait for the stage at once (1.4 to 1.9 % of three products at 128x256, H200, 2026-11-30; nothing of three at
+    /// 128x192, which has one wave).
     FP8GEMM_DEVICE void describe_first(uint32_t stage) {
         if constexpr (kScalesAhead) {
             first_a_ = in_stage(a_, stage, Stages::kStageBytesA);
@@ -41,6 +41,7 @@ public:
     /// Starts block_sums = the product of wave (m, n) over one K block.
     FP8GEMM_DEVICE void multiply(uint32_t stage, uint32_t m, uint32_t n,
                                  float (&block_sums)[Shape::kWaveRegisters]) const {
+        // Described ahead of the fence: the compiler orders the machine code of 128x256 in another way otherwise.
         const uint64_t a =
             in_stage(a_, stage, Stages::kStageBytesA) + descriptor_offset(m * Shape::kWaveM * Shape::kBlockK);
         const uint64_t b =
@@ -55,9 +56,9 @@ public:
     }
 
 private:
-    /// The same, as a number of which the compiler knows nothing. By one that it knows the arithmetic of the next stage comes
-    /// between a K block's first two WGMMAs, where that has several waves: 16 instructions instead of 6, by which three
-    /// products at 128x256 are 0.2 to 0.3 % slower in bursts, -0.1 to +0.9 under load (H200, 2026-11-30).
+    /// The same, as a number of which the compiler knows nothing. By one that it knows, the arithmetic of the next stage
+    /// comes between a K block's first two WGMMAs, where that has several waves: 16 instructions instead of 6, by which
+    /// three products at 128x256 are 0.2 to 0.3 % slower in bursts, -0.1 to +0.9 under load (H200, 2026-11-30).
     FP8GEMM_DEVICE static uint64_t kept(uint64_t descriptor, uint32_t zero) {
         const uint32_t low = ptx::same_in_warp(static_cast<uint32_t>(descriptor));
         const uint32_t high = ptx::same_in_warp(static_cast<uint32_t>(descriptor >> 32) + zero);
