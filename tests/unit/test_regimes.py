@@ -122,6 +122,7 @@ class Settled(Load):
 def test_each_regime_has_its_figures_from_one_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph.torch.cuda, "clock_rate", lambda index: 1500)
     monkeypatch.setattr(graph.torch.cuda, "power_draw", lambda index: 600_000)
+    monkeypatch.setattr(graph.torch.cuda, "temperature", lambda index: 55)
     timer, made = Timer(), []
 
     def make() -> Timer:
@@ -140,6 +141,10 @@ def test_each_regime_has_its_figures_from_one_preparation(monkeypatch: pytest.Mo
     assert all(each.failed == {"b": "RuntimeError: no kernel"} for each in found)
     assert [each.sm_mhz for each in found] == [1500, {"a": 1500}, {"a": 1500}]
     assert [each.circumstances()["watts"] for each in found] == [600.0, {"a": 600.0}, {"a": 600.0}]
+    assert [each.circumstances()["celsius"] for each in found] == [55, {"a": 55}, {"a": 55}]
+    assert [each.circumstances().get("samples") for each in found] == [
+        None if regime is Regime.TURN else {"a": regime.rounds * [us]} for regime, us in Timer.us.items()
+    ]
     assert [each.at("512x8x16") for each in found] == ["512x8x16", "512x8x16 burst", "512x8x16 sustained"]
     few, many = ([each.regime for each in Rounds(rounds=1, load=load).measure_each({"a": make}, m)] for m in (511, 512))  # type: ignore[dict-item]
     assert (few, many) == ([Regime.TURN], [Regime.BURST, Regime.SUSTAINED])

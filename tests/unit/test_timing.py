@@ -49,6 +49,7 @@ def test_peers_take_turns_and_medians_are_taken() -> None:
     assert [sorted(chip.log[first : first + 2]) for first in (0, 2, 4)] == [["a", "b"]] * 3
     assert result.us == {"a": 3, "b": 10}
     assert result.spread == {"a": pytest.approx(4 / 3), "b": 0}
+    assert result.samples == {"a": [5, 1, 3], "b": [10, 10, 10]}
     assert result.failed == {}
 
 

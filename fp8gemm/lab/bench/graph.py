@@ -130,11 +130,12 @@ def check_result(result: Tensor, expected: Tensor, name: str, limit: float = MAX
 
 
 class Telemetry:
-    """Samples of SM clock and power, as far as the machine tells: reading them needs NVIDIA's management library."""
+    """Samples of SM clock, power and heat, as far as the machine tells: they need NVIDIA's management library."""
 
     def __init__(self) -> None:
         self._mhz: list[float] = []
         self._watts: list[float] = []
+        self._celsius: list[float] = []
         self._available = True
 
     def sample(self) -> None:
@@ -143,15 +144,17 @@ class Telemetry:
             return
         try:
             mhz, milliwatts = torch.cuda.clock_rate(0), torch.cuda.power_draw(0)
+            celsius = torch.cuda.temperature(0)
         except Exception:  # NOTE: the library may be missing, too old or forbidden here; the times stand without it
             self._available = False
         else:
             self._mhz.append(mhz)
             self._watts.append(milliwatts / 1e3)
+            self._celsius.append(celsius)
 
-    def medians(self, last: int = 0) -> tuple[float | None, float | None]:
-        """SM clock in MHz and power in watts, of the ``last`` samples or all."""
-        return _median(self._mhz[-last:]), _median(self._watts[-last:])
+    def medians(self, last: int = 0) -> tuple[float | None, float | None, float | None]:
+        """SM clock in MHz, power in watts and the chip's degrees Celsius, of the ``last`` samples or all."""
+        return _median(self._mhz[-last:]), _median(self._watts[-last:]), _median(self._celsius[-last:])
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -202,8 +205,8 @@ class Rounds:
         rounds = self._rounds or Regime.TURN.rounds
         timings = measure_in_turn(timers, rounds=rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample)
         self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
-        mhz, watts = telemetry.medians()
-        return replace(timings, sm_mhz=mhz, watts=watts)
+        mhz, watts, celsius = telemetry.medians()
+        return replace(timings, sm_mhz=mhz, watts=watts, celsius=celsius)
 
     def _alone(self, timers: Mapping[str, GraphTimer], regime: Regime) -> Timings:
         telemetry = {name: Telemetry() for name in timers}
@@ -211,9 +214,11 @@ class Rounds:
         rounds = self._rounds or regime.rounds
         timings = measure_alone(alone, regime, self._load, rounds=rounds)
         found = {name: telemetry[name].medians(rounds) for name in timings.us}
-        mhz = {name: mhz for name, (mhz, _) in found.items() if mhz is not None}
-        watts = {name: watts for name, (_, watts) in found.items() if watts is not None}
-        return replace(timings, regime=regime, sm_mhz=mhz or None, watts=watts or None)
+        mhz, watts, celsius = (
+            {name: read for name, each in found.items() if (read := each[place]) is not None} or None
+            for place in range(3)
+        )
+        return replace(timings, regime=regime, sm_mhz=mhz, watts=watts, celsius=celsius)
 
 
 def measure_alone(timers: Mapping[str, Timer], regime: Regime, load: Load, *, rounds: int) -> Timings:

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,9 @@ class Timings:
         spread: (slowest - fastest) / median over the rounds, by peer.
         failed: reason, by peer, of those that have no time.
         regime: how they shared the chip's time.
-        sm_mhz, watts: medians over the rounds, None where the machine does not tell; by peer where each was alone.
-            Power is what the machine says, an average over up to a second.
+        sm_mhz, watts, celsius: medians over the rounds, None where the machine does not tell; by peer where each was
+            alone. Power is what the machine says, an average over up to a second.
+        samples: what ``us`` are medians of, by peer, in the order of the rounds.
     """
 
     us: Mapping[str, float]
@@ -46,6 +47,8 @@ class Timings:
     regime: Regime = Regime.TURN
     sm_mhz: Clock = None
     watts: Clock = None
+    celsius: Clock = None
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def time_ratio(self, over: str, under: str) -> float | None:
         """One peer's time over another's, which is the speed of ``under`` relative to ``over``. None unless both were
@@ -57,8 +60,12 @@ class Timings:
         return str(what) if self.regime is Regime.TURN else f"{what} {self.regime.value}"
 
     def circumstances(self) -> dict[str, Any]:
-        """Regime, clock and power, and what failed if anything did: how a row of a file ends."""
+        """How a row of a file ends: regime, clock, power and heat; each sample of peers that were alone, which under
+        load may be at two levels; and what failed, if anything did."""
         row: dict[str, Any] = {"regime": self.regime.value, "sm_mhz": self.sm_mhz, "watts": self.watts}
+        row["celsius"] = self.celsius
+        if self.regime is not Regime.TURN:
+            row["samples"] = {name: [round(us, 2) for us in each] for name, each in self.samples.items()}
         return row | ({"failed": dict(self.failed)} if self.failed else {})
 
 
@@ -152,7 +159,7 @@ def measure_in_turn(
 
     medians = {name: statistics.median(samples[name]) for name in alive}
     spread = {name: (max(samples[name]) - min(samples[name])) / medians[name] for name in alive}
-    return Timings(us=medians, spread=spread, failed=failed)
+    return Timings(us=medians, spread=spread, failed=failed, samples={name: samples[name] for name in alive})
 
 
 def describe(error: BaseException) -> str:

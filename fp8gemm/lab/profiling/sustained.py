@@ -67,7 +67,7 @@ def sustain(kernel: DenseKernel, chip: Chip, generator: torch.Generator, *, seco
     telemetry = Telemetry()
     with _sampling(telemetry):
         times = _repeat(timer, (1 - WARM_SHARE) * seconds)
-    mhz, watts = telemetry.medians()
+    mhz, watts, _ = telemetry.medians()
     median = statistics.median(times)
     return Sustained(median, (max(times) - min(times)) / median, plan.sets, mhz, watts)
 
