@@ -150,6 +150,24 @@ def test_each_regime_has_its_figures_from_one_preparation(monkeypatch: pytest.Mo
     assert (few, many) == ([Regime.TURN], [Regime.BURST, Regime.SUSTAINED])
 
 
+def test_what_cannot_be_read_of_the_chip_is_missing_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(index: int) -> int:
+        asked.append(index)
+        raise RuntimeError("not supported")
+
+    asked: list[int] = []
+    told = iter([1500, 1400, 1450])
+    monkeypatch.setattr(graph.torch.cuda, "clock_rate", lambda index: next(told))
+    monkeypatch.setattr(graph.torch.cuda, "power_draw", lambda index: 600_000)
+    monkeypatch.setattr(graph.torch.cuda, "temperature", refused)
+    telemetry = graph.Telemetry()
+    assert telemetry.medians() == {}
+    for _ in range(3):
+        telemetry.sample()
+    assert telemetry.medians() == {"sm_mhz": 1450, "watts": 600} and telemetry.medians(2)["sm_mhz"] == 1425
+    assert asked == [0]
+
+
 def test_behind_idleness_rounds_are_discarded_until_the_clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter([1.0, 2.0, 3.0, 5.0])
 

@@ -50,6 +50,8 @@ def test_peers_take_turns_and_medians_are_taken() -> None:
     assert result.us == {"a": 3, "b": 10}
     assert result.spread == {"a": pytest.approx(4 / 3), "b": 0}
     assert result.samples == {"a": [5, 1, 3], "b": [10, 10, 10]}
+    only = result.only(["b", "c"])
+    assert (only.us, only.spread, only.samples) == ({"b": 10}, {"b": 0}, {"b": [10, 10, 10]})
     assert result.failed == {}
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -129,36 +129,34 @@ def check_result(result: Tensor, expected: Tensor, name: str, limit: float = MAX
         )
 
 
+_READINGS: Mapping[str, Callable[[], float]] = {
+    "sm_mhz": lambda: torch.cuda.clock_rate(0),
+    "watts": lambda: torch.cuda.power_draw(0) / 1e3,
+    "celsius": lambda: torch.cuda.temperature(0),
+}
+"""What is asked of the chip, by the name that `Timings` has for it."""
+
+
 class Telemetry:
     """Samples of SM clock, power and heat, as far as the machine tells: they need NVIDIA's management library."""
 
     def __init__(self) -> None:
-        self._mhz: list[float] = []
-        self._watts: list[float] = []
-        self._celsius: list[float] = []
-        self._available = True
+        self._asked = dict(_READINGS)
+        self._read: dict[str, list[float]] = {}
 
     def sample(self) -> None:
-        """Take one sample of each; nothing where they cannot be read."""
-        if not self._available:
-            return
-        try:
-            mhz, milliwatts = torch.cuda.clock_rate(0), torch.cuda.power_draw(0)
-            celsius = torch.cuda.temperature(0)
-        except Exception:  # NOTE: the library may be missing, too old or forbidden here; the times stand without it
-            self._available = False
-        else:
-            self._mhz.append(mhz)
-            self._watts.append(milliwatts / 1e3)
-            self._celsius.append(celsius)
+        """Take one sample of each; from what cannot be read none, and none again."""
+        for name, read in list(self._asked.items()):
+            try:
+                value = read()
+            except Exception:  # NOTE: the library may be missing, too old or forbidden here; the times stand without it
+                del self._asked[name]
+            else:
+                self._read.setdefault(name, []).append(value)
 
-    def medians(self, last: int = 0) -> tuple[float | None, float | None, float | None]:
-        """SM clock in MHz, power in watts and the chip's degrees Celsius, of the ``last`` samples or all."""
-        return _median(self._mhz[-last:]), _median(self._watts[-last:]), _median(self._celsius[-last:])
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return round(statistics.median(values), 1) if values else None
+    def medians(self, last: int = 0) -> dict[str, float]:
+        """Of the ``last`` samples or all, by the names of `_READINGS`; without those that could not be read."""
+        return {name: round(statistics.median(values[-last:]), 1) for name, values in self._read.items()}
 
 
 T = TypeVar("T", bound=Timer)
@@ -205,8 +203,8 @@ class Rounds:
         rounds = self._rounds or Regime.TURN.rounds
         timings = measure_in_turn(timers, rounds=rounds, warm_seconds=self._warm_seconds, after_round=telemetry.sample)
         self._warm_seconds = min(self._warm_seconds, REWARM_SECONDS)
-        mhz, watts, celsius = telemetry.medians()
-        return replace(timings, sm_mhz=mhz, watts=watts, celsius=celsius)
+        read: dict[str, Any] = {**telemetry.medians()}
+        return replace(timings, **read)
 
     def _alone(self, timers: Mapping[str, GraphTimer], regime: Regime) -> Timings:
         telemetry = {name: Telemetry() for name in timers}
@@ -214,11 +212,10 @@ class Rounds:
         rounds = self._rounds or regime.rounds
         timings = measure_alone(alone, regime, self._load, rounds=rounds)
         found = {name: telemetry[name].medians(rounds) for name in timings.us}
-        mhz, watts, celsius = (
-            {name: read for name, each in found.items() if (read := each[place]) is not None} or None
-            for place in range(3)
-        )
-        return replace(timings, regime=regime, sm_mhz=mhz, watts=watts, celsius=celsius)
+        read: dict[str, Any] = {
+            what: {name: each[what] for name, each in found.items() if what in each} or None for what in _READINGS
+        }
+        return replace(timings, regime=regime, **read)
 
 
 def measure_alone(timers: Mapping[str, Timer], regime: Regime, load: Load, *, rounds: int) -> Timings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -118,14 +118,9 @@ class QuantizeBench:
             prepare[case.name] = partial(case_timer, case)
             prepare[COPY + case.name] = partial(copy_timer, case)
         timings = self._rounds.measure(prepare)
-        us, spread = timings.us, timings.spread
         names = [case.name for case in CASES]
-        of_cases = replace(
-            timings,
-            us={name: us[name] for name in names if name in us},
-            spread={name: spread[name] for name in names if name in spread},
-        )
-        copy_us = {name: us[COPY + name] for name in names if COPY + name in us}
+        of_cases = timings.only(names)
+        copy_us = {name: timings.us[COPY + name] for name in names if COPY + name in timings.us}
         return QuantizeRow(size, copy_us, moved, **vars(of_cases))
 
     def _halves(self, moved: int) -> tuple[Tensor, Tensor]:

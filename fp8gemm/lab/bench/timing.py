@@ -7,10 +7,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from fp8gemm.lab.bench.regimes import Regime
+
+T = TypeVar("T")
 
 Timer = Callable[[], float]
 """Takes one measurement and returns microseconds per call."""
@@ -49,6 +51,14 @@ class Timings:
     watts: Clock = None
     celsius: Clock = None
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def only(self, peers: Sequence[str]) -> Timings:
+        """The same with the figures of these peers alone, of those that have some."""
+
+        def of(figures: Mapping[str, T]) -> dict[str, T]:
+            return {peer: figures[peer] for peer in peers if peer in figures}
+
+        return replace(self, us=of(self.us), spread=of(self.spread), samples=of(self.samples))
 
     def time_ratio(self, over: str, under: str) -> float | None:
         """One peer's time over another's, which is the speed of ``under`` relative to ``over``. None unless both were

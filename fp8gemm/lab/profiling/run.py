@@ -97,7 +97,7 @@ class Subject:
         traced.clear()
         out = calls[0]()
         recording = traced.recording()
-        clock_mhz = telemetry.medians()[0] or _TYPICAL_MHZ
+        clock_mhz = telemetry.medians().get("sm_mhz") or _TYPICAL_MHZ
         timeline = Timeline.of(recording, {**self._heading(), "cta": cta}, clock_mhz)
         for summary in summarise(timeline.spans):
             print(summary.line())

@@ -67,9 +67,10 @@ def sustain(kernel: DenseKernel, chip: Chip, generator: torch.Generator, *, seco
     telemetry = Telemetry()
     with _sampling(telemetry):
         times = _repeat(timer, (1 - WARM_SHARE) * seconds)
-    mhz, watts, _ = telemetry.medians()
+    read = telemetry.medians()
     median = statistics.median(times)
-    return Sustained(median, (max(times) - min(times)) / median, plan.sets, mhz, watts)
+    spread = (max(times) - min(times)) / median
+    return Sustained(median, spread, plan.sets, read.get("sm_mhz"), read.get("watts"))
 
 
 def _repeat(timer: Callable[[], float], seconds: float) -> list[float]:
