@@ -12,7 +12,11 @@ def wants_deeper_ring(problem: Problem, config: TileConfig, num_sms: int) -> boo
     tiles = -(-problem.m // 128) * -(-problem.n // config.block_n)
     if config.block_n == 128:
         return problem.m < MANY_ROWS or (problem.k >= 2048 and tiles <= num_sms)
-    return problem.n >= 2048 and tiles <= (5 if _divides_last_round(problem, tiles, num_sms) else 1) * num_sms
+    if problem.n < 2048:
+        return False
+    if _divides_last_round(problem, tiles, num_sms):
+        return tiles <= 5 * num_sms
+    return problem.m < MANY_ROWS and tiles <= num_sms
 
 
 def _divides_last_round(problem: Problem, tiles: int, num_sms: int) -> bool:

@@ -52,13 +52,14 @@ DIVIDED_STAGES, PIECE_ROWS = 4, 64
 three stages bring them (0.79 instead of 0.67 of a round). And rows of A, and of B these or a multiple, that are loaded
 at a time where tiles of more have fewer than a box. Smaller pieces spare more rows, and cost more than that where there
 are several (docs/tuning.md)."""
-DEEP_RING_ROUNDS, DEEP_RING_N, DIVIDED_ROUNDS = 1, 2048, 5
-"""That with the deeper ring is for up to so many rounds of tiles and at least so many columns, and for up to so many of
-which the last is divided: 5 to 17 % faster at four products of 1.5 to 4.4 rounds (bursts, H200, 2026-11-29). In one
-round it is 1.3 to 2.8 % faster; in fifteen 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to 5248, 0.3 to 1.2 % up to
-7168 (bursts, H200, 2026-11-25), and 0.4 to 1.3 % from 10880 to 16384 (bursts, H100, 2026-11-25). In two rounds it was
-0.6 to 1.0 % faster then in bursts; at three shapes of 2026-11-27 it is 0.3 % faster to 0.5 % slower, and under load
-that lasts 0.3 to 1.0 % slower (H200)."""
+DEEP_RING_N, DIVIDED_ROUNDS = 2048, 5
+"""That with the deeper ring is, from so many columns on, for up to so many rounds of tiles of which the last is
+divided: 5 to 17 % faster at four products of 1.5 to 4.4 rounds (bursts, H200, 2026-11-29). In one round it is 0.9 %
+faster to 0.6 slower at twelve products with K from 2048 to 16384 in bursts, and 0.9 to 3.2 % slower under load that
+lasts (H200, 2026-11-30); in two 0.3 % faster to 0.5 slower, and 0.3 to 1.0 % slower (H200, 2026-11-27). In fifteen it
+is 5 % slower at K = 2048, 1.5 to 3.4 % from 4096 to 5248, 0.3 to 1.2 % up to 7168 (bursts, H200, 2026-11-25), and 0.4
+to 1.3 % from 10880 to 16384 (bursts, H100, 2026-11-25). One round of few rows, which wait for the weight, has the
+deeper one: there nothing else was measured."""
 
 
 def candidate_configs(
@@ -103,13 +104,14 @@ def is_of_other_depth(config: TileConfig, problem: Problem, tiles: int, num_sms:
     if not both:
         return False
     deep = both[1]
+    few_rows, one_round = problem.m < MANY_ROWS, tiles <= num_sms
     if config.block_n == 128:
-        few_tiles = problem.m < MANY_ROWS or (problem.k >= DEEP_RING_K and tiles <= num_sms)
+        is_deep = few_rows or (problem.k >= DEEP_RING_K and one_round)
     else:
-        is_divided = has_divided_round(tiles, num_sms) and divides_last_round(problem, deep)
-        rounds = DIVIDED_ROUNDS if is_divided else DEEP_RING_ROUNDS
-        few_tiles = problem.n >= DEEP_RING_N and tiles <= rounds * num_sms
-    return (config == deep) != few_tiles
+        few_rounds = tiles <= DIVIDED_ROUNDS * num_sms
+        is_divided = few_rounds and has_divided_round(tiles, num_sms) and divides_last_round(problem, deep)
+        is_deep = problem.n >= DEEP_RING_N and (is_divided or (few_rows and one_round))
+    return (config == deep) != is_deep
 
 
 def divides_last_round(problem: Problem, config: TileConfig) -> bool:

@@ -23,7 +23,8 @@ class Constants:
     """What the formulas of ``model.py`` leave open. Cycles are SM cycles; energies hold at 1400 MHz."""
 
     shared_bytes_per_cycle: float = _constant(94.2, "bytes / cycle", "shared memory that WGMMA reads of an SM's")
-    wave_latency_cycles: float = _constant(306.0, "cycles", "from the end of a wave to the start of the one after it")
+    wave_latency_cycles: float = _constant(326.0, "cycles", "from the end of a wave to the start of the one after it")
+    row_scaled_wave_latency_cycles: float = _constant(306.0, "cycles", "the same with row scales of B")
     ahead_latency_cycles: float = _constant(180.0, "cycles", "the same where all it needs is in registers")
     drain_cycles: float = _constant(10.2, "cycles", "a K block's part in waiting for the last wave of a chunk")
     border_cycles: float = _constant(37.9, "cycles", "choosing between two weight scales, of a wave and warpgroup")
@@ -36,7 +37,7 @@ class Constants:
     load_latency_cycles: float = _constant(2600.0, "cycles", "from asking for a stage to having it")
     block_exponent: float = _constant(3.81, "exponent", "how well the terms of a K block hide each other")
     tile_cycles: float = _constant(569.0, "cycles", "between two tiles, beside the epilogue")
-    few_parts_cycles: float = _constant(300.0, "cycles", "between two rounds of tiles of few parts or one warpgroup")
+    few_parts_cycles: float = _constant(400.0, "cycles", "between two rounds of tiles of few parts or one warpgroup")
     slotted_parts_cycles: float = _constant(200.0, "cycles", "the same where each of these parts has a staging slot")
     half_share: float = _constant(0.67, "share", "of a round that one takes whose tiles two CTAs divide")
     epilogue_cycles: float = _constant(9.88, "cycles", "64 x 8 16-bit outputs of a warpgroup")
@@ -95,13 +96,16 @@ and more columns: 0.23 and 0.27 % more than the fastest at 269 and 283, with 4 0
 is none by the fit: at 400 random shapes, block-scaled, tiles of few parts took longer than predicted where rounds
 are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and others did not (H100, H200, 2026-11-28). Where
 rows are few, weights are what is waited for. With a slot for each part 128x128 takes 120 to 230 cycles less between
-two rounds (eight products in bursts, H200, 2026-11-29). `slotted_parts_cycles` leaves more: so no choice among those
-400 is slower by the times of then."""
+two rounds (eight products in bursts, H200, 2026-11-29). With descriptors of 64 bits 128x256 was 1 to 2 % faster beside
+128x192, and 128x160 3 to 5 % beside 64x256 with K = 384, than predicted: `wave_latency_cycles`, 306 before and still
+with row scales, and `few_parts_cycles`, 300 before, are since what chooses best at 76 products of several candidates
+and not worse at 370 of before (H200, 2026-11-30; docs/tuning.md, "The choice")."""
 
 GROUPED = replace(
     DEFAULT,
     shared_bytes_per_cycle=79.5,
     wave_latency_cycles=257.0,
+    row_scaled_wave_latency_cycles=257.0,
     ahead_latency_cycles=145.0,
     lower_wave_cycles=17.0,
     load_latency_cycles=2680.0,

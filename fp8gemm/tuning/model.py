@@ -104,29 +104,29 @@ def predict(
 
 def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAULT) -> TileCost:
     """The part of a prediction that depends neither on M nor on N."""
-    scaling = problem.scaling
+    scaling, of_rows = problem.scaling, problem.scaling is Scaling.ROW
     waves_of_warpgroup = config.waves / config.warpgroups
     tensor = config.block_m * config.block_n * config.block_k / TENSOR_MACS_PER_CYCLE
     stacked = config.block_m // config.warpgroups_m // WAVE_ROWS  # waves above one another
     read = float(config.waves * config.block_k * (WAVE_ROWS + config.wave_cols))
-    if scaling is Scaling.ROW:
+    if of_rows:
         read += config.waves // stacked * config.wave_cols * constants.row_scale_bytes
     shared = read / constants.shared_bytes_per_cycle
     wave = max(tensor, shared) / config.waves
     # One after the other, or one behind the other with the last of a chunk waited for.
     # Of several waves one after the other, the next one's scales and descriptors are ready when a wave ends.
     is_ahead = config.waves_in_flight == 1 and waves_of_warpgroup > 1
-    behind = constants.ahead_latency_cycles if is_ahead else constants.wave_latency_cycles
+    after_wave = constants.row_scaled_wave_latency_cycles if of_rows else constants.wave_latency_cycles
+    behind = constants.ahead_latency_cycles if is_ahead else after_wave
     latency = waves_of_warpgroup * (wave + behind)
     if config.waves_in_flight > 1:
         latency = latency / config.waves_in_flight + constants.drain_cycles
-    if scaling is Scaling.ROW:
+    if of_rows:
         latency += waves_of_warpgroup * config.wave_cols * constants.row_scale_cycles
     elif config.waves_in_flight > 1 and SCALE_BLOCK % config.wave_cols:
         shared += waves_of_warpgroup * constants.border_cycles
     latency = max(latency, constants.load_latency_cycles / (config.stages * config.warpgroups_k))
     block = norm(constants.block_exponent, tensor, shared, latency)
-    of_rows = scaling is Scaling.ROW
     block += (stacked - 1) * (constants.lower_row_scaled_cycles if of_rows else constants.lower_wave_cycles)
     pieces = config.block_m * config.block_n / (config.warpgroups * WAVE_ROWS * 8)
     epilogue = constants.tile_cycles + pieces * constants.epilogue_cycles * problem.output.bytes / 2
