@@ -30,6 +30,7 @@ SHOWS = {
     "random-sustained-ninth-h200.json": ("a ninth, with the choice of ae30acd", "tuning.md#the-choice"),
     "random-burst-ninth-h200.json": ("and others in bursts", "tuning.md#the-choice"),
     "short-k-tiles-h200.json": ("128x128 with five stages beside what was chosen", "tuning.md#the-choice"),
+    "shorter-chunks-h200.json": ("shorter chunks of K blocks", "tuning.md#less-time-to-compile"),
     "wide-tiles-h200.json": ("what is chosen beside tiles about as fast", "tuning.md#the-choice"),
     "back-edge-h200.json": ("what stands between chunks of K, before and after", "tuning.md#what-limits-prefill"),
     "fetched-scales-h200.json": ("where scales of a K block are looked up", "tuning.md#what-limits-prefill"),

@@ -111,10 +111,10 @@ def test_addends_under_every_tile(kind, store, tile, device, seed, compiled_with
         case.check(run(problem, config, case, num_sms=5)).raise_if_failed(f"{case}, {config}")
 
 
-# Chunks of K blocks are 1, 2, 4 or 8 long; with two waves in flight half of that too, at the end, and for one warpgroup
-# first. So these are less than a chunk, whole chunks and those with a rest; and more than 32, 64, 96 and 128, after
-# which weight scales are of another load, before a chunk or, for the warpgroup that begins with a short one, in the
-# middle of one. A multiple of eight is turns of a ring of eight stages, which are chunks then.
+# Chunks of K blocks are 1, 2, 4, 6 or 8 long; with two waves in flight there are shorter ones too, at the end, and for
+# one warpgroup first. So these are less than a chunk, whole chunks and those with a rest; and more than 32, 64, 96 and
+# 128, after which weight scales are of another load, before a chunk or, for the warpgroup that begins with a short one,
+# in the middle of one. A multiple of eight is turns of a ring of eight stages, which are chunks then.
 K_BLOCKS = (1, 2, 3, 5, 7, 8, 11, 12, 13, 16, 35, 68, 72, 99, 131)
 # Every shape of the main loop: two waves in flight or one, of which one or two make a K block. And every kind of border
 # between scale blocks: none, between waves, or inside one in steps of 64, 32 or 16 columns. M and N end inside a wave,

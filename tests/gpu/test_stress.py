@@ -87,6 +87,8 @@ BASES = (
     Base(TileConfig(128, 160, 2, staging_slots=3), 300, 344, output=OutputType.FLOAT32),
     Base(TileConfig(256, 64, 2, waves_in_flight=2), 520, 200, output=OutputType.FLOAT16),
     Base(TileConfig(128, 128, 2), 300, 264, scaling=Scaling.ROW, output=OutputType.FLOAT32),
+    # Chunks of six K blocks and of two.
+    Base(TileConfig(128, 128, 2, waves_in_flight=2), 300, 264, scaling=Scaling.ROW, output=OutputType.FLOAT32),
     Base(TileConfig(128, 64, 2, cluster_n=2), 300, 137, store=StoreKind.PREDICATED),
     Base(
         TileConfig(64, 64, 2, 2, 1, 1, 2, waves_in_flight=2),

@@ -9,7 +9,7 @@ from pathlib import Path
 from fp8gemm import settings
 from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
-from fp8gemm.tuning.candidates import candidate_configs
+from fp8gemm.tuning.candidates import candidate_configs, divides_last_round
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import Addend, OutputType, Problem, Scaling, StoreKind
 from tests.jit.sass import Instructions, find, instructions_of
@@ -39,9 +39,17 @@ class Kernel:
         """Copies of the main loop: with one wave in flight, one for each place of a border or two."""
         if self.config.waves_in_flight > 1 or self.problem.scaling is Scaling.ROW:
             return 1
-        places = 128 // math.gcd(self.config.block_n // self.config.warpgroups_n, 128)
-        are_for_two = self.config.wave_cols >= 160 and places > 1 and self.stores_sums_alone
-        return places // 2 if are_for_two else min(places, 4)
+        return self.places // 2 if self.are_for_two else min(self.places, 4)
+
+    @property
+    def places(self) -> int:
+        """Where a border may lie in a warpgroup's columns."""
+        return 128 // math.gcd(self.config.block_n // self.config.warpgroups_n, 128)
+
+    @property
+    def are_for_two(self) -> bool:
+        """Whether a copy of the main loop is for two borders."""
+        return self.config.wave_cols >= 160 and self.places > 1 and self.stores_sums_alone
 
     @property
     def k_blocks(self) -> int:
@@ -52,12 +60,16 @@ class Kernel:
     def pieces(self) -> list[int]:
         """K blocks of each piece of straight code: the chunks, in each copy of the main loop."""
         if self.config.waves_in_flight > 1:
-            long = 4 if self.waves > 1 else 8
-            if self.config.stages == long and self.k_blocks % long == 0:
+            is_wide = self.waves == 1 and self.config.wave_cols >= 128 and self.config.warpgroups > 1
+            of_rows = is_wide and self.problem.scaling is Scaling.ROW
+            long, short = (6, 2) if of_rows else (4, 2) if self.waves > 1 else (8, 4)
+            if self.config.stages == long and self.k_blocks % long == 0 and not of_rows:
                 return [long]  # a turn of the ring
-            return [long, long // 2] if long <= self.k_blocks else [min(long // 2, self.k_blocks)]
+            return [long, short] if long <= self.k_blocks else [min(short, self.k_blocks)]
         of_k = self.k_blocks if self.stores_sums_alone else -(-self.k_blocks // 2)
-        chunk = min(4, 8 // self.loops, of_k)
+        has_copies = self.loops > 1 and not (self.are_for_two and self.k_blocks > 96)
+        is_long = has_copies or divides_last_round(self.problem, self.config)
+        chunk = min(2 if is_long and self.k_blocks > 4 else 4, 8 // self.loops, of_k)
         ends_anywhere = self.stores_sums_alone or self.waves == 1
         return self.loops * [chunk if ends_anywhere else math.gcd(chunk, self.k_blocks)]
 

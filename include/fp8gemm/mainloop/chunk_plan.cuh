@@ -52,7 +52,7 @@ private:
     /// Places where a border may lie.
     static constexpr uint32_t kBorders = kScaleBlock / kBorderStep;
     /// Whether a copy of the main loop is for two borders of 128x192 and of 128x160, too, which then have half as many: as
-    /// fast, and 128x192 is compiled in two thirds of the time, 128x160 in chunks twice as long. 192x96 is 2 % slower by it
+    /// fast, and 128x192 is compiled in two thirds of the time. 192x96 is 2 % slower by it
     /// (under load, H200, 2026-11-29). Where the epilogue has addresses the compiler would keep the ring's stage in vector
     /// registers.
     static constexpr bool kIsForTwo = kBorders > 1 && Shape::kWaveN >= 160 && !kEpilogueHasAddresses<Config>;
@@ -67,16 +67,29 @@ private:
     /// of an epilogue that has some.
     static constexpr bool kIsCrowded =
         kStepsVary && Shape::kWaveRegisters > 64 && (is_read(Config::kC) || Config::kStore == StoreKind::kPredicated);
-    /// Chunks of all copies are at most eight K blocks, which keeps compilation below a second.
-    static constexpr uint32_t kMostOfOne = kIsCrowded ? 1 : minimum(4u, 8 / kLoops);
-    static constexpr uint32_t kMost = kInFlight == 1 ? kMostOfOne : kWavesPerBlock > 1 ? 4 : 8;
+    /// K blocks of a chunk with one wave in flight: at most eight in all copies of the main loop together. The time to compile
+    /// grows faster than a chunk, so they are two where there are copies, or where half a tile's columns have a main loop
+    /// of their own, unless all of K is four. Up to 85 K blocks that costs no speed (-0.4 to +0.6 %, seven products); from
+    /// 120 on it is 1.0 % of 128x160, which keeps four there, and 1.0 to 1.6 of 128x256 with four stages (H200, 2026-11-30).
+    static constexpr bool kIsLongCode = Config::kHalfColumns || (kLoops > 1 && !(kIsForTwo && Shape::kNumSteps > 96));
+    static constexpr uint32_t kMostOfOne = kIsCrowded                            ? 1
+                                           : kIsLongCode && Shape::kNumSteps > 4 ? 2
+                                                                                 : minimum(4u, 8 / kLoops);
+    /// With two in flight: eight, or four of several waves each. A K block of wide waves with row scales has twice as much
+    /// code: six are as fast (128x128, 64x256: -0.6 to +0.2 %; with block scales 128x128 loses 1.0 to 2.4), and with groups of
+    /// columns four (-0.8 to +2.2 %; of several waves each three or two lose 1.0 to 1.8, and four of narrow ones 0.5 to 4.5).
+    /// One warpgroup alone keeps its turns of a ring of eight (H200, 2026-11-30).
+    static constexpr bool kHasLongSteps = Config::kScaling == Scaling::kRow && kWavesPerBlock == 1 &&
+                                          Shape::kWaveRegisters >= 64 && Shape::kWarpgroups > 1;
+    static constexpr uint32_t kMostOfTwo = kWavesPerBlock > 1 ? 4 : !kHasLongSteps ? 8 : kStepsVary ? 4 : 6;
+    static constexpr uint32_t kMost = kInFlight == 1 ? kMostOfOne : kMostOfTwo;
     static constexpr uint32_t kPlain = minimum(kMost, kMostOfK);
 
     /// Whether a chunk is one turn of the ring, so that a wave's stage is known when the kernel is compiled. Among the tiles
     /// worth compiling only those of narrow waves have such rings; they gain more by it than by chunks of two lengths (2.4 %
     /// of 512x2112x7168 at 128x64, in bursts, H200, 2026-11-25).
     static constexpr bool kTurnsWithRing =
-        !kStepsVary && kInFlight == 2 && Config::kStages == kMost && Shape::kNumSteps % kMost == 0;
+        !kStepsVary && !kHasLongSteps && kInFlight == 2 && Config::kStages == kMost && Shape::kNumSteps % kMost == 0;
 
 public:
     /// Columns among which the borders lie that one copy of the main loop serves.
@@ -85,7 +98,9 @@ public:
     static constexpr uint32_t kLong = kStepsVary || kInFlight > 1 ? kMost
                                       : kEndsAnywhere             ? kPlain
                                                                   : greatest_common_divisor(kPlain, Shape::kNumSteps);
-    static constexpr uint32_t kShort = kInFlight > 1 && !kTurnsWithRing ? kLong / 2 : kStepsVary ? 1 : kLong;
+    static constexpr uint32_t kShort = kInFlight == 1 || kTurnsWithRing ? (kStepsVary ? 1 : kLong)
+                                       : kHasLongSteps                  ? (kStepsVary ? 1 : 2)
+                                                                        : kLong / 2;
     /// K blocks of the last short chunk, if it is not whole.
     static constexpr uint32_t kRest = kStepsVary ? 0 : Shape::kNumSteps % kShort;
     /// Whether there is any long chunk that is not as short.
@@ -106,6 +121,7 @@ public:
     static constexpr bool kStaggers = kHasBoth && kInFlight > 1;
 
     static_assert(!kStepsVary || Config::kScaling == Scaling::kRow, "block scales are read for a K that is known");
+    static_assert(kStepsVary || kLong % kShort == 0, "K ends in a short chunk, whichever a warpgroup begins with");
     static_assert(Shape::kNumSteps <= kThreadsPerWarp || kThreadsPerWarp % kShort == 0,
                   "weight scales advance between short chunks and in the middle of long ones");
 };
