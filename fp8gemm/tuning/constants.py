@@ -98,10 +98,10 @@ are several and K short, by 6 % at K <= 384, by 2 % at K = 1536, and others did 
 rows are few, weights are what is waited for. With a slot for each part 128x128 takes 120 to 230 cycles less between
 two rounds (eight products in bursts, H200, 2026-11-29), and 75, `slotted_parts_cycles`, choose better than the 200 of
 before: 0.7 instead of 2.1 % more than the fastest at 22 products for which other tiles had been about as good by the
-model (2026-11-30). With descriptors of 64 bits 128x256 was 1 to 2 % faster beside
-128x192, and 128x160 3 to 5 % beside 64x256 with K = 384, than predicted: `wave_latency_cycles`, 306 before and still
-with row scales, and `few_parts_cycles`, 300 before, are since what chooses best at 87 products of several candidates
-and not worse at those of before (H200, 2026-11-30; docs/tuning.md, "The choice")."""
+model (2026-11-30). With descriptors of 64 bits 128x256 was 1 to 2 % faster beside 128x192, and 128x160 3 to 5 % beside
+64x256 with K = 384, than predicted: `wave_latency_cycles`, 306 before and still with row scales, and
+`few_parts_cycles`, 300 before, are since what chooses best at 87 products of several candidates and not worse at
+those of before (H200, 2026-11-30; docs/tuning.md, "The choice")."""
 
 GROUPED = replace(
     DEFAULT,

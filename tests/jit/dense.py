@@ -60,16 +60,16 @@ class Kernel:
     def pieces(self) -> list[int]:
         """K blocks of each piece of straight code: the chunks, in each copy of the main loop."""
         if self.config.waves_in_flight > 1:
-            is_wide = self.waves == 1 and self.config.wave_cols >= 128 and self.config.warpgroups > 1
-            of_rows = is_wide and self.problem.scaling is Scaling.ROW
-            long, short = (6, 2) if of_rows else (4, 2) if self.waves > 1 else (8, 4)
-            if self.config.stages == long and self.k_blocks % long == 0 and not of_rows:
+            are_wide = self.waves == 1 and self.config.wave_cols >= 128 and self.config.warpgroups > 1
+            has_long_steps = are_wide and self.problem.scaling is Scaling.ROW
+            long, short = (6, 2) if has_long_steps else (4, 2) if self.waves > 1 else (8, 4)
+            if self.config.stages == long and self.k_blocks % long == 0 and not has_long_steps:
                 return [long]  # a turn of the ring
             return [long, short] if long <= self.k_blocks else [min(short, self.k_blocks)]
         of_k = self.k_blocks if self.stores_sums_alone else -(-self.k_blocks // 2)
         has_copies = self.loops > 1 and not (self.are_for_two and self.k_blocks > 96)
-        is_long = has_copies or divides_last_round(self.problem, self.config)
-        chunk = min(2 if is_long and self.k_blocks > 4 else 4, 8 // self.loops, of_k)
+        is_long_code = has_copies or divides_last_round(self.problem, self.config)
+        chunk = min(2 if is_long_code and self.k_blocks > 4 else 4, 8 // self.loops, of_k)
         ends_anywhere = self.stores_sums_alone or self.waves == 1
         return self.loops * [chunk if ends_anywhere else math.gcd(chunk, self.k_blocks)]
 

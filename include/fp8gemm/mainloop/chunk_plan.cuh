@@ -52,9 +52,8 @@ private:
     /// Places where a border may lie.
     static constexpr uint32_t kBorders = kScaleBlock / kBorderStep;
     /// Whether a copy of the main loop is for two borders of 128x192 and of 128x160, too, which then have half as many: as
-    /// fast, and 128x192 is compiled in two thirds of the time. 192x96 is 2 % slower by it
-    /// (under load, H200, 2026-11-29). Where the epilogue has addresses the compiler would keep the ring's stage in vector
-    /// registers.
+    /// fast, and 128x192 is compiled in two thirds of the time. 192x96 is 2 % slower by it (under load, H200, 2026-11-29).
+    /// Where the epilogue has addresses the compiler would keep the ring's stage in vector registers.
     static constexpr bool kIsForTwo = kBorders > 1 && Shape::kWaveN >= 160 && !kEpilogueHasAddresses<Config>;
     /// Copies of the main loop, each for one border or two: see block_scales.cuh.
     static constexpr uint32_t kLoops = kInFlight > 1 ? 1 : kIsForTwo ? kBorders / 2 : minimum(kBorders, 4u);
@@ -69,7 +68,7 @@ private:
         kStepsVary && Shape::kWaveRegisters > 64 && (is_read(Config::kC) || Config::kStore == StoreKind::kPredicated);
     /// K blocks of a chunk with one wave in flight: at most eight in all copies of the main loop together. The time to compile
     /// grows faster than a chunk, so they are two where there are copies, or where half a tile's columns have a main loop
-    /// of their own, unless all of K is four. Up to 85 K blocks that costs no speed (-0.4 to +0.6 %, seven products); from
+    /// of their own, unless K has four at most. Up to 85 K blocks that costs no speed (-0.4 to +0.6 %, seven products); from
     /// 120 on it is 1.0 % of 128x160, which keeps four there, and 1.0 to 1.6 of 128x256 with four stages (H200, 2026-11-30).
     static constexpr bool kIsLongCode = Config::kHalfColumns || (kLoops > 1 && !(kIsForTwo && Shape::kNumSteps > 96));
     static constexpr uint32_t kMostOfOne = kIsCrowded                            ? 1
