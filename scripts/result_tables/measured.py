@@ -13,7 +13,7 @@ SHOWS = {
     "bench-h200.json": ("products beside other libraries', by rows and by shape", "tuning.md#speed-by-rows"),
     "prefill-burst-h200.json": ("the same, each alone, in bursts", "tuning.md#speed-by-rows"),
     "prefill-sustained-h200.json": ("and under load that lasts", "tuning.md#speed-by-rows"),
-    "prefill-shorter-chunks-sustained-h200.json": ("the three that shorter chunks changed", "tuning.md#speed-by-rows"),
+    "prefill-shorter-chunks-sustained-h200.json": ("three that changed since, and one", "tuning.md#speed-by-rows"),
     "prefill-samples-h200.json": ("the same with the choice before, sample by sample", "tuning.md#speed-by-rows"),
     "random-burst-h200.json": ("100 random shapes beside DeepGEMM, in bursts", "tuning.md#the-choice"),
     "random-sustained-h100.json": ("100 others under load that lasts, before that", "tuning.md#the-choice"),
