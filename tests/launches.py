@@ -4,6 +4,8 @@
     graphs = [Repeated(label, kernel, sets, rounds=10, lanes=lanes)]
     played = play(graphs, 100_000, limit_s=180.0)
 
+`play_parts` takes graphs that are still to be made, and ends at a part that is wrong before the rest is compiled.
+
 Outputs are poisoned before they are written, and no two launches of a replay write the same one. Each set of operands
 has a stream of its own, on which its launches follow each other with nothing between them.
 """
@@ -11,16 +13,24 @@ has a stream of its own, on which its launches follow each other with nothing be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from fp8gemm.jit.parallel import build_many
+from fp8gemm.kernels.catalogue import kernel_request
+
 PROGRESS_S = 20.0
 """Seconds that one replay of a graph may take, a thousand times what it needs."""
 
+PART = 32
+"""Kernels that are compiled together. All processors have work by them, and few are in vain where one shows a fault."""
+
+P = TypeVar("P", bound="tuple[Any, Any]")
+"""A problem and one of its configs."""
 Launch = Callable[[], object]
 Bind = Callable[[Any, Sequence[Tensor], int], Launch]
 """From a kernel, its outputs and a CUstream to a launch."""
@@ -217,6 +227,43 @@ def play(graphs: Sequence[Graph], wanted: int, *, limit_s: float, to_the_end: bo
         if time.monotonic() - started > limit_s:
             return played(enough=launches >= wanted)
     return played()
+
+
+def make_in_parts(
+    pairs: Sequence[P], repeat: Callable[..., Repeated], graphs: list[Repeated]
+) -> Iterator[list[Repeated]]:
+    """Compile and capture kernels, a part of them at a time.
+
+    Args:
+        pairs: problem and config of each. A part is spread over all of them, for neighbours are much alike.
+        repeat: makes the graph of one.
+        graphs: what has been made is put here, too: it stays alive until whoever asked lets go.
+    """
+    parts = -(-len(pairs) // PART)
+    for part in range(parts):
+        some = pairs[part::parts]
+        build_many([kernel_request(problem, config) for problem, config in some])
+        made = [repeat(problem, config) for problem, config in some]
+        torch.cuda.synchronize()
+        graphs.extend(made)
+        yield made
+
+
+def play_parts(parts: Iterable[Sequence[Graph]], wanted: int, *, limit_s: float) -> Played:
+    """Replay each graph once, part after part, then all as `play` does; but end at the first part that is wrong.
+
+    Args:
+        parts: of the graphs. The next one is asked for when the one before has been replayed.
+        wanted: launches behind those.
+        limit_s: for all of these.
+    """
+    graphs: list[Graph] = []
+    for part in parts:
+        played = play(part, 1, limit_s=limit_s)
+        if played.hangs or played.wrong.launches:
+            return played
+        graphs.extend(part)
+    return play(graphs, wanted, limit_s=limit_s)
 
 
 def check_played(played: Played, wanted: int, seed: int, hang: Callable[[str], object]) -> None:

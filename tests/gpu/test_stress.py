@@ -13,19 +13,19 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
 import torch
 
-from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request, load_kernel
 from fp8gemm.tuning.candidates import candidate_configs
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from tests.launches import Lanes, Repeated, check_played, play
+from tests.launches import Lanes, Repeated, check_played, make_in_parts, play_parts
 from tests.mutations.report import write_report
 from tests.prepared import prepare_dense
 from tests.swap_ab import SPREAD, k_of_steps
@@ -188,12 +188,11 @@ def test_launches_of_small_shapes_are_right(
     wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES)
     chosen, drawn = FAMILIES[family]
     kernels = chosen + drawn(seed)
-    build_many([kernel_request(problem, config) for problem, config in kernels])
     lanes = Lanes(device, OPERAND_SETS)
-    graphs = [repeated(problem, config, lanes=lanes, seed=seed) for problem, config in kernels]
-    torch.cuda.synchronize(device)
+    graphs: list[Repeated] = []
+    parts = make_in_parts(kernels, partial(repeated, lanes=lanes, seed=seed), graphs)
+    played = play_parts(parts, wanted, limit_s=LIMIT_S)
     shapes = sorted({f"{problem.m}x{problem.n}x{problem.k}" for problem, _ in kernels})
-    played = play(graphs, wanted, limit_s=LIMIT_S)
     said = f"{played.launches} launches of {len(graphs)} kernels, {len(shapes)} shapes, in {played.seconds:.1f} s"
     say(f"stress, {family}: {said}, seed {seed}")
     counted[family] = {

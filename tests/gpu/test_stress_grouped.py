@@ -11,11 +11,11 @@ import math
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import torch
 
-from fp8gemm.jit.parallel import build_many
 from fp8gemm.kernels.catalogue import kernel_request
 from fp8gemm.kernels.grouped import GroupedKernel
 from fp8gemm.tuning.config import TileConfig
@@ -23,7 +23,7 @@ from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Grouping, StoreKind
 from fp8gemm.tuning.select import Config
 from fp8gemm.tuning.swap_ab import SwapAbConfig
-from tests.launches import Lanes, Repeated, check_played, play
+from tests.launches import Lanes, Repeated, check_played, make_in_parts, play_parts
 from tests.prepared import prepare_grouped
 
 DEFAULT_LAUNCHES = 100_000
@@ -78,12 +78,10 @@ def test_launches_of_small_groups_are_right(
     device: torch.device, seed: int, no_progress: Callable[..., NoReturn], say: Callable[[str], None]
 ) -> None:
     wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES) // SHARE
-    kernels = pairs()
-    build_many([kernel_request(problem, config) for problem, config in kernels])
     lanes = Lanes(device, OPERAND_SETS)
-    graphs = [repeated(problem, config, lanes=lanes, seed=seed) for problem, config in kernels]
-    torch.cuda.synchronize(device)
-    played = play(graphs, wanted, limit_s=LIMIT_S)
+    graphs: list[Repeated] = []
+    parts = make_in_parts(pairs(), partial(repeated, lanes=lanes, seed=seed), graphs)
+    played = play_parts(parts, wanted, limit_s=LIMIT_S)
     say(f"stress, grouped: {played.launches} launches of {len(graphs)} kernels in {played.seconds:.1f} s, seed {seed}")
     check_played(played, wanted, seed, lambda message: no_progress(message, *graphs))
 

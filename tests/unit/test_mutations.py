@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from tests.gpu.test_stress import DENSE, SWAP_AB, drawn_swap_ab
 from tests.jit.sass import disassemblers, what_is_done
 from tests.mutations import tree
 from tests.mutations.catalogue import CONTROLS, MUTANTS, find
-from tests.mutations.mutant import REFUSED, SAMPLES, Caught, Edit, Mutant
+from tests.mutations.mutant import REFUSED, SAMPLES, Edit, Mutant
 from tests.mutations.ptx import OPTIONS as PTX_OPTIONS
 from tests.mutations.ptx import translate
 from tests.mutations.release import IN_REGISTERS
@@ -213,86 +212,6 @@ def test_a_mutant_that_needs_no_gpu_is_caught(mutant: Mutant, runs: dict[str, Fu
     assert outcome.how in mutant.caught, str(outcome)
 
 
-FAKES = {
-    "passes": ("def test(): pass", None, ""),
-    "fails": ("def test(): assert 1 == 2", Caught.WRONG, ""),
-    "raises": ("def test(): raise AssertionError('off by a tenth')", Caught.WRONG, ""),
-    "notices a hang": ("def test(): raise AssertionError('the GPU hangs: 7 launches')", Caught.HANG, ""),
-    "hangs": ("import time\ndef test(): time.sleep(60)", Caught.HANG, ""),
-    "hangs with a child": (
-        "import subprocess, sys\ndef test(): subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])",
-        Caught.HANG,
-        "",
-    ),
-    "hangs before a test": ("import time\ntime.sleep(60)\ndef test(): pass", None, "no test had begun"),
-    "meets a CUDA error": ("def test(): raise RuntimeError('CUDA error: illegal address')", Caught.FAULT, ""),
-    "dies of a CUDA error": (
-        "import os, sys\ndef test(): os.write(1, b'CUDA error: launch failure'); os.abort()",
-        Caught.FAULT,
-        "",
-    ),
-    "dies": ("import os\ndef test(): os.abort()", None, "died with code -6"),
-    "does not compile": (
-        "class CompileError(Exception): pass\ndef test(): raise CompileError('refused')",
-        Caught.REFUSED,
-        "",
-    ),
-    "does not import": ("import nothing_of_the_kind\ndef test(): pass", None, "error"),
-    "has a bug": ("def test(): nothing_of_the_kind()", None, "failure"),
-    "has a broken fixture": (
-        "import pytest\n@pytest.fixture\ndef broken(): assert False\ndef test(broken): pass",
-        None,
-        "error",
-    ),
-    "skips": ("import pytest\ndef test(): pytest.skip('no GPU')", None, "no test ran"),
-    "is not there": ("", None, "no test ran"),
-}
-
-
-@pytest.fixture(scope="module")
-def judged(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Outcome]]:
-    """How runs of the fake tests are judged."""
-    place = tmp_path_factory.mktemp("fakes")
-    futures = {}
-    for name, (text, _, _) in FAKES.items():
-        path = place / f"test_{name.replace(' ', '_')}.py"
-        path.write_text(text)
-        limit_s = 6.0 if name.startswith("hangs") else 60.0
-        run = partial(run_tests, [path.name, "-p", "no:hypothesispytest"], cwd=place, limit_s=limit_s)
-        futures[name] = pool.submit(run)
-    return futures
-
-
-STUCK = """
-import time
-
-class Owner:
-    def __del__(self):
-        time.sleep(60)
-
-def test(no_progress):
-    no_progress("7 launches", Owner())
-
-def test_that_must_not_run():
-    time.sleep(60)
-"""
-
-
-def test_a_session_ends_at_a_hang_without_waiting_for_the_gpu(tmp_path: Path) -> None:
-    path = tmp_path / "test_stuck.py"
-    path.write_text(STUCK)
-    outcome = run_tests(["-p", "tests.conftest", f"--confcutdir={tmp_path}", str(path)], cwd=ROOT, limit_s=30.0)
-    assert outcome.how is Caught.HANG and "7 launches" in outcome.detail, str(outcome)
-
-
 def test_an_unknown_mutant_is_refused(tmp_path: Path) -> None:
     outcome = run_tests(["--mutant", "no-such", "tests/unit/test_settings.py"], cwd=ROOT, limit_s=30.0)
     assert not outcome.passed and "promotion-dropped" in outcome.detail, str(outcome)
-
-
-@pytest.mark.parametrize("name", FAKES)
-def test_a_run_is_judged_by_what_its_tests_say(name: str, judged: dict[str, Future[Outcome]]) -> None:
-    _, how, problem = FAKES[name]
-    outcome = judged[name].result()
-    assert outcome.how is how and problem in outcome.problem, str(outcome)
-    assert outcome.passed == (name == "passes") and bool(outcome.problem) == bool(problem), str(outcome)
