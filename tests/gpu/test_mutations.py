@@ -25,8 +25,6 @@ WORKERS = max(len(os.sched_getaffinity(0)) - 2, 1)
 PART = "mutations-part.json"
 """What runs of some mutants leave for the next, which may complete it."""
 _FAMILY = "test_launches_behind_many_stores_are_right"
-CONTROL_LIMIT_S = 580.0
-"""All named tests, and while they run the GPU also does what the mutants do."""
 
 Runs = dict[str, "Future[Outcome]"]
 _WRITING = Lock()
@@ -53,10 +51,7 @@ def runs(request: pytest.FixtureRequest, device: torch.device, say: Callable[[st
     """How the tests of each chosen mutant end; the long ones are begun first."""
     mutants = sorted(chosen(request.session, GPU_MUTANTS), key=by_time)
     with ThreadPoolExecutor(WORKERS) as pool:
-        found = {
-            mutant.name: pool.submit(run_mutant, mutant, limit_s=CONTROL_LIMIT_S)
-            for mutant in chosen(request.session, CONTROLS)
-        }
+        found = {mutant.name: pool.submit(run_mutant, mutant) for mutant in chosen(request.session, CONTROLS)}
         found |= {mutant.name: pool.submit(run_and_write, mutant, device) for mutant in mutants}
         yield found
         for name, future in found.items():

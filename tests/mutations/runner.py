@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240.0
 """For all tests of a mutant that a hang keeps from their end."""
 SLOW_S = 580.0
-"""For those that tell a hang themselves, and compile many kernels first."""
+"""For those that tell a hang themselves, and compile many kernels first; so do the controls, which are all of them."""
 TELL_HANGS = frozenset({"test_release_order.py", "test_stress.py", "test_stress_grouped.py"})
 """Whose tests await launches for some seconds only, and then say `HANG_MARK`. If one is killed, it was slow, or still
 compiling its kernels; that proves nothing."""
@@ -56,10 +56,9 @@ class Outcome:
         return f"{said} after {self.seconds:.0f} s, {self.test or 'no test'}\n{self.detail}".rstrip()
 
 
-def run_mutant(mutant: Mutant, *, limit_s: float | None = None) -> Outcome:
+def run_mutant(mutant: Mutant) -> Outcome:
     """Run the tests of a mutant, or of a control, until one fails."""
-    if limit_s is None:
-        limit_s = SLOW_S if any(tells_hangs(test) for test in mutant.tests) else LIMIT_S
+    limit_s = SLOW_S if any(tells_hangs(test) for test in mutant.tests) else LIMIT_S
     options = [*(["--mutant", mutant.name] if mutant.edits else []), *(["--chaos"] if mutant.chaos else [])]
     return run_tests([*options, *mutant.tests], cwd=ROOT, limit_s=limit_s)
 

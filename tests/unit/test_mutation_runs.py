@@ -110,7 +110,9 @@ def test_those_that_tell_a_hang_are_those_that_can() -> None:
     assert files == TELL_HANGS
 
 
-@pytest.mark.parametrize(("name", "limit_s"), [("full-not-awaited", SLOW_S), ("promotion-dropped", LIMIT_S)])
+@pytest.mark.parametrize(
+    ("name", "limit_s"), [("full-not-awaited", SLOW_S), ("promotion-dropped", LIMIT_S), ("control", SLOW_S)]
+)
 def test_tests_that_compile_much_have_time_for_it(name: str, limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = Outcome(None, "", "", "", 0.0)
     limits = []
