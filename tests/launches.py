@@ -29,8 +29,6 @@ PROGRESS_S = 20.0
 PART = 32
 """Kernels that are compiled together. All processors have work by them, and few are in vain where one shows a fault."""
 
-P = TypeVar("P", bound="tuple[Any, Any]")
-"""A problem and one of its configs."""
 Launch = Callable[[], object]
 Bind = Callable[[Any, Sequence[Tensor], int], Launch]
 """From a kernel, its outputs and a CUstream to a launch."""
@@ -85,6 +83,9 @@ class Graph(Protocol):
 
     def replay(self) -> Wrong | None:
         """What was wrong so far; None if the replay does not end."""
+
+
+G = TypeVar("G", bound=Graph)
 
 
 def wrong_in(counts: Tensor) -> Wrong:
@@ -229,15 +230,12 @@ def play(graphs: Sequence[Graph], wanted: int, *, limit_s: float, to_the_end: bo
     return played()
 
 
-def make_in_parts(
-    pairs: Sequence[P], repeat: Callable[..., Repeated], graphs: list[Repeated]
-) -> Iterator[list[Repeated]]:
+def make_in_parts(pairs: Sequence[tuple[Any, Any]], repeat: Callable[..., Repeated]) -> Iterator[list[Repeated]]:
     """Compile and capture kernels, a part of them at a time.
 
     Args:
         pairs: problem and config of each. A part is spread over all of them, for neighbours are much alike.
         repeat: makes the graph of one.
-        graphs: what has been made is put here, too: it stays alive until whoever asked lets go.
     """
     parts = -(-len(pairs) // PART)
     for part in range(parts):
@@ -245,24 +243,23 @@ def make_in_parts(
         build_many([kernel_request(problem, config) for problem, config in some])
         made = [repeat(problem, config) for problem, config in some]
         torch.cuda.synchronize()
-        graphs.extend(made)
         yield made
 
 
-def play_parts(parts: Iterable[Sequence[Graph]], wanted: int, *, limit_s: float) -> Played:
+def play_parts(parts: Iterable[Sequence[G]], graphs: list[G], wanted: int, *, limit_s: float) -> Played:
     """Replay each graph once, part after part, then all as `play` does; but end at the first part that is wrong.
 
     Args:
         parts: of the graphs. The next one is asked for when the one before has been replayed.
+        graphs: those that there are by then are put here, and stay alive until whoever asked lets go.
         wanted: launches behind those.
         limit_s: for all of these.
     """
-    graphs: list[Graph] = []
     for part in parts:
+        graphs.extend(part)
         played = play(part, 1, limit_s=limit_s)
         if played.hangs or played.wrong.launches:
             return played
-        graphs.extend(part)
     return play(graphs, wanted, limit_s=limit_s)
 
 

@@ -190,8 +190,8 @@ def test_launches_of_small_shapes_are_right(
     kernels = chosen + drawn(seed)
     lanes = Lanes(device, OPERAND_SETS)
     graphs: list[Repeated] = []
-    parts = make_in_parts(kernels, partial(repeated, lanes=lanes, seed=seed), graphs)
-    played = play_parts(parts, wanted, limit_s=LIMIT_S)
+    parts = make_in_parts(kernels, partial(repeated, lanes=lanes, seed=seed))
+    played = play_parts(parts, graphs, wanted, limit_s=LIMIT_S)
     shapes = sorted({f"{problem.m}x{problem.n}x{problem.k}" for problem, _ in kernels})
     said = f"{played.launches} launches of {len(graphs)} kernels, {len(shapes)} shapes, in {played.seconds:.1f} s"
     say(f"stress, {family}: {said}, seed {seed}")

@@ -80,8 +80,8 @@ def test_launches_of_small_groups_are_right(
     wanted = int(os.environ.get("FP8GEMM_TEST_LAUNCHES") or DEFAULT_LAUNCHES) // SHARE
     lanes = Lanes(device, OPERAND_SETS)
     graphs: list[Repeated] = []
-    parts = make_in_parts(pairs(), partial(repeated, lanes=lanes, seed=seed), graphs)
-    played = play_parts(parts, wanted, limit_s=LIMIT_S)
+    parts = make_in_parts(pairs(), partial(repeated, lanes=lanes, seed=seed))
+    played = play_parts(parts, graphs, wanted, limit_s=LIMIT_S)
     say(f"stress, grouped: {played.launches} launches of {len(graphs)} kernels in {played.seconds:.1f} s, seed {seed}")
     check_played(played, wanted, seed, lambda message: no_progress(message, *graphs))
 

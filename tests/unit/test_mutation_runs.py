@@ -16,13 +16,6 @@ from tests.mutations.runner import LIMIT_S, ROOT, SLOW_S, TELL_HANGS, Outcome, r
 
 WORKERS = 3
 
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(WORKERS) as pool:
-        yield pool
-
-
 FAKES = {
     "passes": ("def test(): pass", None, ""),
     "fails": ("def test(): assert 1 == 2", Caught.WRONG, ""),
@@ -62,17 +55,18 @@ FAKES = {
 
 
 @pytest.fixture(scope="module")
-def judged(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Outcome]]:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Outcome]]]:
     """How runs of the fake tests are judged."""
     place = tmp_path_factory.mktemp("fakes")
     futures = {}
-    for name, (text, _, _) in FAKES.items():
-        path = place / f"test_{name.replace(' ', '_')}.py"
-        path.write_text(text)
-        limit_s = 6.0 if "time.sleep(60)" in text else 60.0
-        run = partial(run_tests, [path.name, "-p", "no:hypothesispytest"], cwd=place, limit_s=limit_s)
-        futures[name] = pool.submit(run)
-    return futures
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for name, (text, _, _) in FAKES.items():
+            path = place / f"test_{name.replace(' ', '_')}.py"
+            path.write_text(text)
+            limit_s = 6.0 if "time.sleep(60)" in text else 60.0
+            run = partial(run_tests, [path.name, "-p", "no:hypothesispytest"], cwd=place, limit_s=limit_s)
+            futures[name] = pool.submit(run)
+        yield futures
 
 
 STUCK = """

@@ -1,4 +1,4 @@
-"""The mutants fit the headers as they are, change the compiled code, and are judged by what their tests say.
+"""The mutants fit the headers as they are, and change the compiled code.
 
 A third of them is compiled at a time, and of those that need no GPU it is run here: some test must fail on each.
 `tests/gpu/test_mutations.py` runs the others.
