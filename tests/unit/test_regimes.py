@@ -190,12 +190,16 @@ def test_behind_idleness_rounds_are_discarded_until_the_clock_stands(monkeypatch
 
 
 class Work:
-    """Counts how often it has begun and ended; may fail."""
+    """Counts how often it has begun, ended and been left, by which thread; may fail."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.began, self.ended, self.error = threading.Event(), 0, error
+        self.left: list[tuple[int, threading.Thread]] = []
 
-    def __call__(self, stop: threading.Event) -> None:
+    def leave(self) -> None:
+        self.left.append((self.ended, threading.current_thread()))
+
+    def run(self, stop: threading.Event) -> None:
         self.began.set()
         if self.error is not None:
             raise self.error
@@ -206,7 +210,7 @@ class Work:
 def test_load_lasts_from_one_measurement_to_the_next() -> None:
     now, work = 100.0, Work()
     with Load(work, clock=lambda: now) as load:
-        assert load.take() == SETTLE_S  # the chip was idle
+        assert load.take() == SETTLE_S and not work.left  # the chip was idle
         now += 0.5
         load.keep()
         load.keep()
@@ -217,6 +221,8 @@ def test_load_lasts_from_one_measurement_to_the_next() -> None:
         load.end()
         assert load.take() == SETTLE_S
         load.keep()
+    me = threading.current_thread()
+    assert work.left == [(1, me), (2, me)]  # each time once, behind the work, where the measurement will be
     assert work.ended == 2 and not [each for each in threading.enumerate() if each.name == "fp8gemm-load"]
 
 
