@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fp8gemm.cli import profile as command
 from fp8gemm.errors import InputError
-from fp8gemm.lab.profiling import counters, table
+from fp8gemm.kernels.dense import DenseKernel
+from fp8gemm.lab.profiling import counters, table, traced
 from fp8gemm.lab.profiling.counters import Counters
 from fp8gemm.lab.profiling.expected import expect
 from fp8gemm.lab.profiling.kernel import choose_config
 from fp8gemm.lab.profiling.sustained import Sustained
-from fp8gemm.lab.profiling.traced import traced_request
+from fp8gemm.lab.profiling.trace import BUFFER_BYTES
+from fp8gemm.lab.profiling.traced import TracedKernel, traced_request
 from fp8gemm.tuning.config import TileConfig
 from fp8gemm.tuning.hopper import CHIPS
 from fp8gemm.tuning.problem import StoreKind, packed_problem
@@ -204,3 +209,29 @@ def test_the_script_does_not_stand_in_for_the_module_of_its_name() -> None:
         text=True,
     )
     assert done.returncode == 0 and "MxNxK" in done.stdout, done.stderr
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the traced kernel knows of a launch."""
+
+    function: int
+    dynamic_shared_bytes: int = 1024
+
+
+def test_products_of_every_size_are_launched_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, instrumented = 1, 2
+
+    def load(kernel: Any, problem: object, config: object, **_: object) -> None:
+        kernel.problem, kernel.config = problem, config
+        kernel._launch = kernel._plain_launch = Launch(plain)
+
+    monkeypatch.setattr(DenseKernel, "__init__", load)
+    monkeypatch.setattr(traced, "build", lambda request: SimpleNamespace(cubin=b"", request=request))
+    monkeypatch.setattr(traced, "load_library", lambda cubin: None)
+    monkeypatch.setattr(traced, "get_function", lambda *names: instrumented)
+    monkeypatch.setattr(traced, "set_max_dynamic_shared", lambda *sizes: None)
+    monkeypatch.setattr(traced, "get_global", lambda *names: (0, BUFFER_BYTES))
+    problem = packed_problem(4096, 32768, 512)
+    kernel = TracedKernel(problem, ranked_configs(problem, CHIPS["h200"])[0], device_index=0, num_sms=132)
+    assert {kernel.launch_that(starts_ahead=ahead).function for ahead in (True, False)} == {instrumented}

@@ -57,7 +57,9 @@ class TracedKernel(DenseKernel):
         library = load_library(self.artifact.cubin)
         function = get_function(library, ENTRY, device_index)
         set_max_dynamic_shared(function, self._launch.dynamic_shared_bytes, device_index)
+        # Large products never start ahead of the kernel before them, and so are launched in the other way.
         self._launch = replace(self._launch, function=function)
+        self._plain_launch = replace(self._plain_launch, function=function)
         self._address, size = get_global(library, _BUFFER, device_index)
         if size != BUFFER_BYTES:
             raise DriverError(
