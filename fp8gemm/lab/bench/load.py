@@ -126,10 +126,10 @@ class _Products:
         """Launch something ordinary on every SM.
 
         Where operands and graphs are made beside this load, a quarter of the SMs, others each time, are mostly left
-        in a state in which they take 7 to 11 % longer for a tile whose K is 512, and 3 % where it is 1536, at the
-        clock of the rest; and products are as slow as the slowest SM. Replays of graphs keep that for seconds, and so
-        does a pause. An ordinary launch of another kind, as there is between the products of a model, has ended it
-        each time (docs/tuning.md, "What limits prefill").
+        in a state in which a tile whose K is 512 takes the slowest of them 8 to 14 % longer, and 3 to 5 % where it is
+        1536, at the clock of the rest; and products are as slow as the slowest SM (H200, 2026-12-01). Replays of
+        graphs keep that for seconds, and so does a pause. An ordinary launch of another kind, as there is between the
+        products of a model, has ended it each time (docs/tuning.md, "What limits prefill").
         """
         if self._out is not None:
             self._out.zero_()
