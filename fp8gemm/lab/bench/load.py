@@ -23,7 +23,8 @@ class Work(Protocol):
         """Keep the GPU at work until ``stop`` is set."""
 
     def leave(self) -> None:
-        """Called in the thread and stream that measure, once ``run`` has ended: nothing of it must outlast it."""
+        """Called in the thread and stream that measure, once ``run`` has ended without an error: nothing of it must
+        outlast it."""
 
 
 _SIZE, _CALLS = 4096, 50
@@ -87,7 +88,8 @@ class Load:
             self._stop.set()
             self._thread.join()
             self._thread = None
-            self._work.leave()
+            if self._error is None:
+                self._work.leave()
 
     def _run(self) -> None:
         try:
