@@ -94,7 +94,7 @@ def dense_kernels() -> Iterator[Kernel]:
         clustered = [config for config in configs if config.cluster_size == 2]
         c, bias = addends[i % 2], addends[i // 2 % 2]
         added = Problem(512, 256 if by_tma else 255, 640, output, store, scaling, c, bias)
-        yield Kernel(added, clustered[5 * i % len(clustered)])
+        yield Kernel(added, clustered[7 * i % len(clustered)])
     gradient = Problem(130, 136, 272, OutputType.FLOAT32, scaling=Scaling.ROW).accumulating()
     yield Kernel(gradient, next(candidate_configs(gradient.store, gradient.output, gradient.scaling)))
     sharing = next(config for config in candidate_configs(StoreKind.TMA) if config.warpgroups_k > 1)

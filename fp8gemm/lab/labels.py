@@ -14,7 +14,7 @@ from fp8gemm.tuning.grouped_config import of_groups
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.problem import Problem, StoreKind
 
-_LABEL = re.compile(r"(\d{1,3})x(\d{1,3})(?:-k(\d))?(?:-s(\d))?(?:-c(\d)x(\d))?(?:-split(\d))?")
+_LABEL = re.compile(r"(\d{1,3})x(\d{1,3})(?:-k(\d))?(?:-s(\d{1,2}))?(?:-c(\d)x(\d))?(?:-split(\d))?")
 EXPECTED = "a label such as 128x256-s4-c1x1, of which -s4 and -c1x1 may be left out, or 128x128-split2"
 
 

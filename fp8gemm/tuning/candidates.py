@@ -28,8 +28,10 @@ from fp8gemm.tuning.tiles import MANY_ROWS, TILES, Worth
 
 COLS_OF_ONE_WARPGROUP = 128
 """In 64 rows, that a warpgroup multiplies alone: sums and two waves in flight fit in a thread's registers, and it reads
-A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than with two, but for a cluster that divides
-K, whose sums two send each other sooner (bursts, H100, 2026-11-25)."""
+A once, where two read it twice. 64x32 to 64x128 take 1 to 10 % less time than with two (bursts, H100, 2026-11-25)."""
+COLS_OF_ONE_IN_CLUSTER = 64
+"""The same where a cluster divides K: of more, two send each other their sums sooner (64x128, bursts, H100,
+2026-11-25). 64x64 takes 2 to 4 % less with one (in turn, H200, 2026-12-01)."""
 STACKED_ELEMENTS = 128 * 192
 """Of a tile with row scales of B, from which its warpgroups divide columns, so that waves above one another share them:
 from so many on half of the columns still makes waves as fast as those of all (128x128 is 4 % slower so: H200,
@@ -158,11 +160,16 @@ def _limits(worth: Worth) -> Iterator[str]:
 
 def rows_decide(config: TileConfig) -> bool:
     """Whether from `MANY_ROWS` on it depends on the number of rows what `why_last` says."""
-    return config.split_k > 1 or config.tile in DEPTHS or TILES[config.tile].rounds > 0
+    worth = TILES[config.tile]
+    return bool(worth.many) and (config.split_k > 1 or config.tile in DEPTHS or worth.rounds > 0)
 
 
 MAX_STAGES = 8
-"""More stages than this hide no more latency."""
+"""More stages than this hide no more latency, but for those below."""
+STAGES = {Tile(64, 32, split_k=2): 12}
+"""More than `MAX_STAGES`: with eight 32 KB of the weight are on their way at a time, which is too few, 4 to 5 % slower
+at 48, 64x2112x7168 and 192x576x7168. With sixteen it is 2 to 4 % slower than with twelve (in turn, H200,
+2026-12-01)."""
 
 
 def deepest_config(
@@ -185,7 +192,7 @@ def deepest_config(
         most, fewest = (parts, slots or half) if store is StoreKind.TMA else (1, 1)
         empty = replace(least, stages=0, waves_in_flight=in_flight, staging_slots=fewest)
         stages = room(empty) // (empty.stage_bytes(scaling) + 2 * BARRIER_BYTES)
-        config = replace(empty, stages=min(stages, MAX_STAGES))
+        config = replace(empty, stages=min(stages, STAGES.get(tile, MAX_STAGES)))
         if violations(config, store, output, scaling):
             continue
         more = (replace(config, staging_slots=slots) for slots in range(most, fewest, -1))
@@ -218,7 +225,7 @@ def divided(tile: Tile, scaling: Scaling, stages: int) -> tuple[TileConfig, ...]
         divisions = ((2, 1),)
     elif tile.warpgroups_k > 1:
         divisions = ((1, 1),)
-    elif tile.block_n <= COLS_OF_ONE_WARPGROUP and tile.split_k == 1:
+    elif tile.block_n <= (COLS_OF_ONE_WARPGROUP if tile.split_k == 1 else COLS_OF_ONE_IN_CLUSTER):
         divisions = ((1, 1), (1, 2))
     else:
         divisions = ((1, 2),)

@@ -57,6 +57,7 @@ class Constants:
     idle_watts: float = _constant(149.0, "W", "power that does no work")
     voltage_exponent: float = _constant(1.55, "exponent", "of the clock, in the energy of an operation")
     burst_power: float = _constant(1.42, "times", "the chip's power limit, what a burst of some milliseconds may draw")
+    lasting_power: float = _constant(1.0, "times", "the chip's power limit, what load that lasts may draw")
     launch_us: float = _constant(1.67, "us", "launch, first loads and leaving")
     second_warpgroup_us: float = _constant(0.13, "us", "what a second consumer warpgroup adds to that")
     drain_bytes_per_us: float = _constant(
@@ -66,6 +67,8 @@ class Constants:
     dram_latency_us: float = _constant(1.1, "us", "from asking device memory for the first bytes to having them")
     overlap_exponent: float = _constant(39.0, "exponent", "how well SM, L2 and DRAM time hide each other")
     streamed_share: float = _constant(0.94, "share", "of SM and L2 time that is left where B leaves L2 first")
+    uneven_share: float = _constant(0.0, "share", "of DRAM time, that is lost where a last round of tiles has none")
+    ahead_us: float = _constant(0.0, "us", "less, where a static weight is read ahead of the end of the kernel before")
 
     def energy_mj(
         self, *, macs: int, promotions: int, l2_bytes: float, dram_bytes: float, short_line_bytes: int
@@ -102,6 +105,25 @@ model (2026-11-30). With descriptors of 64 bits 128x256 was 1 to 2 % faster besi
 64x256 with K = 384, than predicted: `wave_latency_cycles`, 306 before and still with row scales, and
 `few_parts_cycles`, 300 before, are since what chooses best at 87 products of several candidates and not worse at
 those of before (H200, 2026-11-30; docs/tuning.md, "The choice")."""
+
+FEW_ROWS = replace(
+    DEFAULT,
+    shared_bytes_per_cycle=102.0,
+    wave_latency_cycles=157.0,
+    load_latency_cycles=1790.0,
+    tile_cycles=933.0,
+    exchange_cycles=473.0,
+    split_cycles=1020.0,
+    split_piece_cycles=126.0,
+    launch_us=1.61,
+    cluster_us=0.3,
+    uneven_share=0.54,
+    lasting_power=1.42,
+    ahead_us=0.45,
+)
+"""Of 48 to 192 rows and a weight scaled by blocks, with which no clock falls far: at the power of a burst, beside
+swapped configs, whose model is of times in turns, as these are. Fitted to 213 shapes of 37 N x K, of 108 of which the
+fastest and what had been chosen were known (H200, 2026-12-01)."""
 
 GROUPED = replace(
     DEFAULT,

@@ -9,15 +9,22 @@ With a weight that does not change, 21 N x K (H200, 2026-11-27): of 48 to 192 ro
 fast on average if all start ahead, and 14 % slower at worst; by the rule here 2 % faster, and 2 % slower. Behind a
 quantiser: as fast, and 26 % slower at worst; by the rule 2 % faster, and 5 % slower. Of 8 to 32 rows they are 9 and 6 %
 faster, by the rule 10 and 7; from 256 rows on as fast either way (docs/tuning.md, "Ahead or behind").
+
+Ordinary tiles lose by lying unevenly from half of that weight on: of 48 to 64 rows of 21 N x K those that leave SMs
+without one are 0 to 23 % slower ahead, the swapped ones 6 % faster (H200, 2026-12-01).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from fp8gemm.tuning.problem import Problem, rounded
+from fp8gemm.tuning.swap_ab import SwapAbConfig
 
 if TYPE_CHECKING:
     from fp8gemm.tuning.config import TileConfig
-    from fp8gemm.tuning.swap_ab import SwapAbConfig
+    from fp8gemm.tuning.hopper import Chip
 
 PLAIN_PRODUCTS = 2**36
 """Products M N K from which nothing starts ahead: 0.1 ms and more, beside which 1 or 2 us are nothing."""
@@ -25,8 +32,11 @@ SHARED_WEIGHT = 2**24
 """Elements N K of a weight from which CTAs that read the same rows of it are not to start apart, if their tiles are of
 less than `ROWS_OF_SLOW_TILE` rows: the others wait for tensor cores more than for the weight."""
 ROWS_OF_SLOW_TILE = 128
-UNEVEN_WEIGHT = 2**25
-"""Elements of a weight from which CTAs are to lie evenly, unless their last round is nearly all of the SMs."""
+UNEVEN_WEIGHT, UNEVEN_WEIGHT_OF_ORDINARY = 2**25, 2**24
+"""Elements of a weight from which CTAs are to lie evenly, unless their last round is nearly all of the SMs; of ordinary
+tiles that nothing shares the weight with."""
+MOST_OF_A_ROUND = 0.85
+"""Of the SMs, that is enough up to `UNEVEN_WEIGHT`."""
 WHOLE_ROUND, WHOLE_ROUND_OF_FEW = 0.95, 0.8
 """Of the SMs; the latter up to `FEW` rows, with which what starts ahead is up to 13 % faster from 0.85 on, 0 to 10 %
 slower at 0.81 and 0.73 (16 to 32 rows, nine N x K, H200, 2026-11-27)."""
@@ -43,4 +53,16 @@ def starts_ahead(m: int, n: int, k: int, config: TileConfig | SwapAbConfig, num_
         return False
     ctas = rows_of_tiles * -(-n // config.block_n) * config.split_k
     places = -(-ctas // num_sms) * num_sms
-    return weight < UNEVEN_WEIGHT or ctas >= (WHOLE_ROUND_OF_FEW if m <= FEW else WHOLE_ROUND) * places
+    if weight < UNEVEN_WEIGHT:
+        is_even = isinstance(config, SwapAbConfig) or rows_of_tiles > 1 or ctas >= MOST_OF_A_ROUND * places
+        return weight < UNEVEN_WEIGHT_OF_ORDINARY or is_even
+    return ctas >= (WHOLE_ROUND_OF_FEW if m <= FEW else WHOLE_ROUND) * places
+
+
+def as_launched(problem: Problem, config: TileConfig | SwapAbConfig, chip: Chip) -> Problem:
+    """The problem, M as choices count it; with no static weight where a kernel of this config has no use of one,
+    because it starts behind the kernel before it."""
+    counted = rounded(problem)
+    if not counted.static_weights or starts_ahead(counted.m, counted.n, counted.k, config, chip.num_sms):
+        return counted
+    return replace(counted, static_weights=False)

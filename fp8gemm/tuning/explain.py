@@ -9,12 +9,13 @@ from typing import Any
 
 from fp8gemm.errors import InputError
 from fp8gemm.tuning.candidates import why_last
+from fp8gemm.tuning.dependent_launch import as_launched
 from fp8gemm.tuning.grouped_problem import GroupedProblem
 from fp8gemm.tuning.hopper import Chip
 from fp8gemm.tuning.many_rows import MOST_KERNELS
 from fp8gemm.tuning.model import Cost, predict
-from fp8gemm.tuning.problem import Problem
-from fp8gemm.tuning.select import Config, as_launched, is_compared_in_bursts, ranked_configs, rounded
+from fp8gemm.tuning.problem import Problem, rounded
+from fp8gemm.tuning.select import Config, constants_for, ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.swap_ab_model import SwapAbCost, predict_swap_ab
 from fp8gemm.tuning.table import NO_TABLES
@@ -117,7 +118,7 @@ def predict_config(problem: Problem, config: Config, chip: Chip) -> AnyCost:
     launched = as_launched(problem, config, chip)
     if isinstance(config, SwapAbConfig):
         return predict_swap_ab(launched, config, chip)
-    return predict(launched, config, chip, in_burst=is_compared_in_bursts(launched))
+    return predict(launched, config, chip, constants_for(launched))
 
 
 def _other_orientation(winner: Config, costs: Costs) -> list[str]:

@@ -9,7 +9,7 @@ the operands of every tile, and device memory delivers what L2 does not hold and
 three ends last decides, and a little more, for none of them is hidden altogether.
 
 Configs are compared under load that lasts: what is fastest there takes 0.1 % longer in bursts than what is fastest in
-them (76 shapes, H200, 2026-11-23), so that there is one choice for both.
+them (76 shapes, H200, 2026-11-23), so that there is one choice for both. Few rows have constants of their own.
 """
 
 from __future__ import annotations
@@ -89,17 +89,15 @@ class Cost:
     l2_us: float = cost_term("time", "us", "rounds * tile's bytes / L2 rate of an SM; less if B is streamed", part=True)
     dram_us: float = cost_term("time", "us", "latency + (inputs, again as L2 forgets, + output) / DRAM rate", part=True)
     overhead_us: float = cost_term(
-        "time", "us", "launch, first loads, leaving; of several warpgroups and of a cluster more", part=True
+        "time", "us", "launch, first loads, leaving; of several warpgroups and of a cluster more, ahead less", part=True
     )
     total_us: float = cost_term("time", "us", "overhead_us + norm(sm_us, l2_us, dram_us)")
 
 
-def predict(
-    problem: Problem, config: TileConfig, chip: Chip, constants: Constants = DEFAULT, *, in_burst: bool = False
-) -> Cost:
-    """Predicted cost of a problem under a legal config, under load that lasts or in a burst."""
-    tile = tile_cost(problem, config, constants)
-    return Predictor(problem, config, chip, tile, constants).cost(problem.m, in_burst=in_burst)
+def predict(problem: Problem, config: TileConfig, chip: Chip, constants: Constants = DEFAULT) -> Cost:
+    """Predicted cost of a problem under a legal config; with a static weight it starts ahead."""
+    predictor = Predictor(problem, config, chip, tile_cost(problem, config, constants), constants)
+    return predictor.cost(problem.m, ahead=problem.static_weights)
 
 
 def tile_cost(problem: Problem, config: TileConfig, constants: Constants = DEFAULT) -> TileCost:
@@ -172,11 +170,12 @@ class Predictor:
         self._cluster_cols = -(-problem.n // self._tile_of_cluster[1])
         self._clusters = chip.clusters(config.cluster_size)
         self._l2_capacity = constants.l2_share * chip.l2_bytes
-        self._power_limit = chip.power_watts - constants.idle_watts
+        self._power_limit = chip.power_watts * constants.lasting_power - constants.idle_watts
         self._burst_limit = chip.power_watts * constants.burst_power - constants.idle_watts
         self._clock_exponent = 1 / (1 + constants.voltage_exponent)
         self._least_us_of_round = tile.tile_cycles / chip.max_clock_mhz * (1 - 1e-9)  # whatever the rounding
         self._overhead_us = launch_us(config, constants) + (constants.cluster_us if config.cluster_size > 1 else 0.0)
+        self._ahead_us = self._overhead_us - constants.ahead_us
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
         self._streamed_rows = streamed_rows(problem, config)
@@ -187,34 +186,30 @@ class Predictor:
         has_lines = is_short and has_short_lines(config, problem.output)
         self._short_lines_of_row = problem.n * problem.output.bytes if has_lines else 0
 
-    def total_us(self, m: int, limit: float = math.inf) -> float:
+    def total_us(self, m: int, limit: float = math.inf, *, ahead: bool = False) -> float:
         """`Cost.total_us` for so many rows; infinity instead, sooner, if it cannot be less than a limit."""
+        overhead_us = self._ahead_us if ahead else self._overhead_us
         # NOTE: a norm is at least its largest value, and no clock is higher than the highest.
-        if self._overhead_us + self._share(m) * (self._rounds(m) - self._spared(m)) * self._least_us_of_round >= limit:
+        if overhead_us + self._share(m) * (self._rounds(m) - self._spared(m)) * self._least_us_of_round >= limit:
             return math.inf
-        sm_us, l2_us, dram_us = self.times_us(m)
-        if self._overhead_us + max(sm_us, l2_us, dram_us) >= limit:
+        *_, sm_us, l2_us, dram_us = self._times(m)
+        if overhead_us + max(sm_us, l2_us, dram_us) >= limit:
             return math.inf
-        return self._overhead_us + norm(self._constants.overlap_exponent, sm_us, l2_us, dram_us)
+        return overhead_us + norm(self._constants.overlap_exponent, sm_us, l2_us, dram_us)
 
     def times_us(self, m: int) -> tuple[float, float, float]:
         """`Cost.sm_us`, `Cost.l2_us` and `Cost.dram_us` for so many rows."""
         *_, sm_us, l2_us, dram_us = self._times(m)
         return sm_us, l2_us, dram_us
 
-    def burst_us(self, m: int) -> float:
-        """`Cost.burst_us` for so many rows."""
-        return self.cost(m).burst_us
-
-    def cost(self, m: int, *, in_burst: bool = False) -> Cost:
-        """All terms for so many rows, at the clock under load that lasts or at that of a burst."""
+    def cost(self, m: int, *, ahead: bool = False) -> Cost:
+        """All terms for so many rows."""
         cluster_tiles, rounds, energy, clock, sm_us, l2_us, dram_us = self._times(m)
         tile, exponent = self._tile, self._constants.overlap_exponent
         burst = self._clock_mhz(self._cycles(m, rounds), energy, self._burst_limit)
         drain_us = self._share(m) * self._drain_us
         burst_sm_us = drain_us + (sm_us - drain_us) * clock / burst
-        if in_burst:
-            clock, sm_us = burst, burst_sm_us
+        overhead_us = self._ahead_us if ahead else self._overhead_us
         return Cost(
             tensor_cycles=tile.tensor_cycles,
             shared_cycles=tile.shared_cycles,
@@ -230,12 +225,12 @@ class Predictor:
             energy_mj=energy,
             clock_mhz=clock,
             burst_mhz=burst,
-            burst_us=self._overhead_us + norm(exponent, burst_sm_us, l2_us, dram_us),
+            burst_us=overhead_us + norm(exponent, burst_sm_us, l2_us, dram_us),
             sm_us=sm_us,
             l2_us=l2_us,
             dram_us=dram_us,
-            overhead_us=self._overhead_us,
-            total_us=self._overhead_us + norm(exponent, sm_us, l2_us, dram_us),
+            overhead_us=overhead_us,
+            total_us=overhead_us + norm(exponent, sm_us, l2_us, dram_us),
         )
 
     def _share(self, m: int) -> float:
@@ -260,7 +255,8 @@ class Predictor:
     def _times(self, m: int) -> tuple[int, int, float, float, float, float, float]:
         """Cluster tiles, rounds, energy in mJ, clock in MHz; and times in us of SMs, L2 and device memory."""
         tile, chip = self._tile, self._chip
-        cluster_tiles, rounds = self._tiles(m), self._rounds(m)
+        cluster_tiles = self._tiles(m)
+        rounds = -(-cluster_tiles // self._clusters)
         product, band, ctas = (m, self._n, self._k), self._raster_band, self._clusters * self._cluster_size
         refetched = refetched_bytes(product, self._tile_of_cluster, band, self._clusters, self._l2_capacity)
         if self._out_of_step_times > 0.0 and m >= MANY_ROWS:
@@ -276,7 +272,10 @@ class Predictor:
         cycles, share = self._cycles(m, rounds), self._share(m)
         clock = self._clock_mhz(cycles, energy, self._power_limit)
         l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
-        dram_us = self._constants.dram_latency_us + dram_bytes / chip.dram_bytes_per_us
+        read_us = dram_bytes / chip.dram_bytes_per_us
+        if rounds > 1:  # the last one asks device memory for less than it delivers
+            read_us *= 1.0 + self._constants.uneven_share * (1.0 - cluster_tiles / (rounds * self._clusters))
+        dram_us = self._constants.dram_latency_us + read_us
         return cluster_tiles, rounds, energy, clock, share * (self._drain_us + cycles / clock), l2_us, dram_us
 
     def _clock_mhz(self, cycles: float, energy_mj: float, power_limit: float) -> float:

@@ -265,3 +265,9 @@ def parse_output(dtype: object) -> OutputType:
         return OutputType(name)
     except ValueError:
         raise InputError(f"out_dtype: expected {', '.join(each.value for each in OutputType)}, got {name}") from None
+
+
+def rounded(problem: Problem) -> Problem:
+    """The same problem with M as choices count it."""
+    counted = problem.counted_m
+    return problem if problem.m == counted else replace(problem, m=counted)

@@ -11,7 +11,9 @@ from operator import itemgetter
 from fp8gemm.sizes import check_whole_sizes
 from fp8gemm.tuning.candidates import candidate_configs, least_k, why_last
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.dependent_launch import starts_ahead
+from fp8gemm.tuning.constants import DEFAULT, Constants
+from fp8gemm.tuning.constants import FEW_ROWS as OF_FEW_ROWS
+from fp8gemm.tuning.dependent_launch import as_launched
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.many_rows import Candidates, fastest, worth_compiling
 from fp8gemm.tuning.model import Predictor, TileCost, tile_cost
@@ -26,14 +28,19 @@ from fp8gemm.tuning.problem import (
     packed_problem,
     parse_epilogue,
     parse_output,
+    rounded,
 )
-from fp8gemm.tuning.swap_ab import MAX_TOKENS, SwapAbConfig, swap_ab_candidates, tiles_of
+from fp8gemm.tuning.swap_ab import SwapAbConfig, swap_ab_candidates, tiles_of
 from fp8gemm.tuning.swap_ab_model import predict_swap_ab
 from fp8gemm.tuning.table import Tables, tables_in_force
 from fp8gemm.tuning.tiles import MANY_ROWS, TILES
 
 Config = TileConfig | SwapAbConfig
 """What a kernel of either orientation is compiled for."""
+
+LEAST_IN_TURNS = 48
+"""Rows from which ordinary configs of few rows are compared by `OF_FEW_ROWS`. With 16 and 32 the choice takes 1.5 %
+more than the fastest by `DEFAULT`, and 2.1 by those (42 shapes, H200, 2026-12-01)."""
 
 TYPICAL_ROWS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """The M that the one instruction shape of the batch-invariant mode is chosen for, with equal weights."""
@@ -86,15 +93,6 @@ def eligible_configs(problem: Problem, chip: Chip, tables: Tables | None = None)
     return _ranked_in_force(problem, chip, tables)[0]
 
 
-def as_launched(problem: Problem, config: Config, chip: Chip) -> Problem:
-    """The problem, M as choices count it; with no static weight where a kernel of this config has no use of one,
-    because it starts behind the kernel before it."""
-    counted = rounded(problem)
-    if not counted.static_weights or starts_ahead(counted.m, counted.n, counted.k, config, chip.num_sms):
-        return counted
-    return replace(counted, static_weights=False)
-
-
 def enumerate_configs(
     n: int,
     k: int,
@@ -122,12 +120,6 @@ def config_by_m(problem: Problem, chip: Chip) -> tuple[tuple[int, Config], ...]:
         shared = problem if tables.rows(problem, chip) else replace(problem, static_weights=False)
         steps += _of_many_rows(replace(shared, m=last), chip, tables)
     return joined(steps)
-
-
-def rounded(problem: Problem) -> Problem:
-    """The same problem with M as choices count it."""
-    counted = problem.counted_m
-    return problem if problem.m == counted else replace(problem, m=counted)
 
 
 @lru_cache(maxsize=4096, typed=True)  # a float that is a size asked for before is refused like any other
@@ -190,9 +182,10 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
             ctas = tiles_of(swapped, problem.m, problem.n) * swapped.cluster_size
             if ctas <= chip.num_sms or not chip.limited:
                 costs.append((predict_swap_ab(as_launched(problem, swapped, chip), swapped, chip).total_us, swapped))
-    for ordinary, each in _predictors(_without_m(problem), chip):
-        in_burst = is_compared_in_bursts(as_launched(problem, ordinary, chip))
-        costs.append(((each.burst_us if in_burst else each.total_us)(problem.m), ordinary))
+    constants = constants_for(problem)
+    for ordinary, each in _predictors(_without_m(problem), chip, constants):
+        ahead = as_launched(problem, ordinary, chip).static_weights
+        costs.append((each.total_us(problem.m, ahead=ahead), ordinary))
     eligible: list[Config] = []
     last: list[Config] = []
     for _, config in sorted(costs, key=itemgetter(0)):
@@ -219,13 +212,15 @@ def _without_m(problem: Problem) -> Problem:
 
 
 @lru_cache(maxsize=1024)
-def _predictors(problem: Problem, chip: Chip) -> tuple[tuple[TileConfig, Predictor], ...]:
+def _predictors(
+    problem: Problem, chip: Chip, constants: Constants = DEFAULT
+) -> tuple[tuple[TileConfig, Predictor], ...]:
     """The candidates of the ordinary orientation, each with its predictions for every M."""
-    tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling)
+    tiles = _tile_costs(problem.k, problem.store, problem.output, problem.scaling, constants)
     if problem.batch_invariant:
         width = invariant_wave_cols(problem.n, problem.k, problem.scaling, chip)
         tiles = tuple((config, tile) for config, tile in tiles if _is_invariant(config, width))
-    return tuple((config, Predictor(problem, config, chip, tile)) for config, tile in tiles)
+    return tuple((config, Predictor(problem, config, chip, tile, constants)) for config, tile in tiles)
 
 
 @lru_cache(maxsize=4096)
@@ -266,21 +261,16 @@ def _is_invariant(config: TileConfig, wave_cols: int) -> bool:
     return _is_in_order(config) and config.wave_cols == wave_cols
 
 
-def is_compared_in_bursts(problem: Problem) -> bool:
-    """Whether ordinary configs are compared with swapped ones by their time in a burst, not under load that lasts.
-
-    The swapped ones' model is of times in turns, in which no clock falls far. Where a weight is read for two tiles of
-    tokens the choice takes 1.6 % more than the fastest of 20 so, and 2.4 % with a static weight, else 4.7 and 4.0 (50
-    shapes of 96 and 128 rows); with 64 rows 0.8 and 2.6 %, else 3.6 and 0.7 (13 shapes, H200, 2026-11-27).
-    """
-    read_twice = problem.m > MAX_TOKENS
-    return swaps(problem) and (read_twice or (problem.m == MAX_TOKENS and not problem.static_weights))
-
-
 def swaps(problem: Problem) -> bool:
     """Whether configs of the swapped orientation are among the candidates: for few rows, a weight that is scaled by
     blocks, and an order of sums that may depend on M."""
     return problem.m <= FEW_ROWS[-1] and problem.scaling is Scaling.BLOCK and not problem.batch_invariant
+
+
+def constants_for(problem: Problem) -> Constants:
+    """By which ordinary configs are compared for this problem."""
+    in_turns = LEAST_IN_TURNS <= problem.m < MANY_ROWS and problem.scaling is Scaling.BLOCK
+    return OF_FEW_ROWS if in_turns and not problem.batch_invariant else DEFAULT
 
 
 @cache
@@ -290,8 +280,9 @@ def _candidates(store: StoreKind, output: OutputType, scaling: Scaling, k: int) 
 
 @lru_cache(maxsize=4096)
 def _tile_costs(
-    k: int, store: StoreKind, output: OutputType, scaling: Scaling
+    k: int, store: StoreKind, output: OutputType, scaling: Scaling, constants: Constants
 ) -> tuple[tuple[TileConfig, TileCost], ...]:
     """The candidates, each with what its tile costs whatever M is: a plan asks for hundreds of M of one K."""
     problem = Problem(1, 1, k, output, store, scaling)
-    return tuple((config, tile_cost(problem, config)) for config in _candidates(store, output, scaling, least_k(k)))
+    configs = _candidates(store, output, scaling, least_k(k))
+    return tuple((config, tile_cost(problem, config, constants)) for config in configs)

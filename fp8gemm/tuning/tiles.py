@@ -50,6 +50,10 @@ def _of_k(ks: range) -> Worth:
     return Worth(few=ks, many=ks)
 
 
+def _of_few_rows(ks: range) -> Worth:
+    return Worth(few=ks, many=_NONE, scalings=_BLOCK)
+
+
 def _of_rounds(most: int, ks: range, few: range = _NONE) -> Worth:
     return Worth(few=few, many=ks, n=_NONE, rounds=most, scalings=_BLOCK)
 
@@ -70,10 +74,10 @@ TILES: dict[Tile, Worth] = {
     Tile(64, 64, warpgroups_k=2): _of_k(_LONG),
     Tile(128, 128, split_k=2): _of_k(_SPLIT),
     Tile(128, 96, split_k=2): Worth(few=_SPLIT, many=_SPLIT, n=range(1600)),
-    Tile(64, 128, split_k=4): _of_k(_SPLIT),
-    Tile(64, 64): _of_k(_SHORT),
+    Tile(64, 128, split_k=4): Worth(few=_NONE, many=_SPLIT),
+    Tile(64, 64): Worth(many=_SHORT),
     Tile(64, 32): _of_k(_SHORT),
-    Tile(64, 96): _of_k(_SHORT),
+    Tile(64, 96): Worth(many=_SHORT),
     Tile(128, 96): _of_rounds(2, _ALL),
     Tile(64, 160): _of_rounds(1, _LONG),
     Tile(64, 80): _of_rounds(1, _LONG),
@@ -84,6 +88,11 @@ TILES: dict[Tile, Worth] = {
     Tile(64, 64, cluster_m=2): Worth(many=_NONE),
     Tile(64, 64, cluster_n=2): Worth(many=_NONE),
     Tile(128, 64, split_k=2): Worth(many=_NONE, scalings=_BLOCK),
+    Tile(128, 64, split_k=4): _of_few_rows(_SPLIT),
+    Tile(64, 64, split_k=2): _of_few_rows(_SPLIT),
+    Tile(64, 64, split_k=4): _of_few_rows(_SPLIT),
+    Tile(64, 32, split_k=2): _of_few_rows(_SPLIT),
+    Tile(64, 32, warpgroups_k=2): _of_few_rows(_SPLIT),
     Tile(192, 96): _of_rounds(2, _ALL, few=_ALL),
     Tile(192, 128, split_k=2): Worth(many=_DIVIDED, scalings=_BLOCK),
 }
@@ -120,4 +129,6 @@ lasts (H200, 2026-11-23). Since one warpgroup has it, 64x128 is 7 % faster than 
   +4.7 and +7.0, +7.7; 192x64 +5.9, +5.9 at 4702x320x640. 256x112 gains +0.3 to +2.5 in bursts, -1.5 to +0.8.
 - Few rows: from 64 on no cluster that shares operands was the fastest at any of those shapes. 128x64 with K divided is
   4 to 6 % faster than others at 96 and 128x4096x7168 with a static weight; tiles of 192 rows, which read a weight once,
-  by 3 to 8 % at 160 and 192 rows of three N x K of 13 (H200, 2026-11-27)."""
+  by 3 to 8 % at 160 and 192 rows of three N x K of 13 (H200, 2026-11-27). Narrow tiles whose K is divided, or shared by
+  two warpgroups, and 64x64 and 64x96 with long K are up to 28 % faster, and 4 % on average, at 48 to 192 rows of 21 N x
+  K; 64x128 with K divided was the fastest at none of them (H200, 2026-12-01; docs/tuning.md, "Narrow tiles")."""

@@ -26,6 +26,10 @@ TILES = (
     "64x128-c1x1-split4",
     "64x192-c1x1-split3",
     "64x256-c1x1-split2",
+    "64x64-c1x1-split2",
+    "64x64-c1x1-split4",
+    "64x32-c1x1-split2",
+    "128x64-c1x1-split4",
 )
 BY_ROWS = ("128x128-c1x1-split2", "64x128-c1x1-split2", "128x96-c1x1-split3")
 # Fewer than shares, as many, one more; shares that end in zeros, and of more than 32; the last one partial.

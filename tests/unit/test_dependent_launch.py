@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.dependent_launch import starts_ahead
+from fp8gemm.tuning.dependent_launch import as_launched, starts_ahead
 from fp8gemm.tuning.explain import predict_config
 from fp8gemm.tuning.hopper import CHIPS, named_chip
-from fp8gemm.tuning.problem import packed_problem
-from fp8gemm.tuning.select import as_launched, ranked_configs, rounded
+from fp8gemm.tuning.problem import packed_problem, rounded
+from fp8gemm.tuning.select import ranked_configs
 from fp8gemm.tuning.swap_ab import SwapAbConfig
 from fp8gemm.tuning.table import NO_TABLES
 
@@ -30,7 +30,11 @@ ROWS_OF_64, ROWS_OF_128 = TileConfig(64, 128, 8, warpgroups_m=1), TileConfig(128
 @pytest.mark.parametrize(
     ("m", "n", "k", "config", "ahead"),
     [
-        (64, 4096, 4096, ROWS_OF_64, True),  # 32 CTAs, but the weight is small
+        (64, 4096, 4095, ROWS_OF_64, True),  # 32 CTAs, but the weight is small
+        (64, 4096, 4096, ROWS_OF_64, False),
+        (64, 14336, 2048, ROWS_OF_64, False),  # 112
+        (64, 14464, 2048, ROWS_OF_64, True),  # 113
+        (48, 4096, 4096, SwapAbConfig(48, 64, 6), True),  # 64, swapped
         (65, 4096, 4095, ROWS_OF_64, True),
         (65, 4096, 4096, ROWS_OF_64, False),  # two CTAs read each row of the weight
         (129, 4096, 4096, ROWS_OF_128, True),

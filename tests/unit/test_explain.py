@@ -19,6 +19,7 @@ from fp8gemm.cli.explain import WIDTH, figure, lines
 from fp8gemm.errors import InputError
 from fp8gemm.tuning import explain, select, terms
 from fp8gemm.tuning.config import TileConfig, shared_bytes
+from fp8gemm.tuning.constants import Constants
 from fp8gemm.tuning.explain import MODEL, TABLE, Explanation, explain_choice, predict_config
 from fp8gemm.tuning.hopper import CHIPS, SHARED_BYTES_PER_CTA, TENSOR_MACS_PER_CYCLE, Chip, named_chip
 from fp8gemm.tuning.model import Cost, predict
@@ -222,7 +223,7 @@ def test_terms_are_grouped_and_named_as_the_model_says(monkeypatch: pytest.Monke
         frozen=True,
     )
 
-    def cost(_: Problem, config: Any, __: Chip, **___: bool) -> Any:
+    def cost(_: Problem, config: Any, __: Chip, ___: Constants) -> Any:
         us = predict(PROBLEMS[0], config, H200).total_us
         return described(1.5, 77, us - 1, 1.0, us)
 

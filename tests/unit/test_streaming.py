@@ -67,8 +67,7 @@ def test_the_model_knows_and_a_product_takes_no_less_than_its_parts(m: int, n: i
         is_streamed = STREAMED_FROM <= m <= streamed_rows(problem, config)
         assert (cost.sm_us < kept.sm_us, cost.l2_us < kept.l2_us) == (is_streamed, is_streamed)
         assert cost.dram_us == kept.dram_us
-        for total in (cost.total_us, predict(problem, config, H200, in_burst=True).total_us):
-            assert total >= cost.dram_us + cost.overhead_us
+        assert min(cost.total_us, cost.burst_us) >= cost.dram_us + cost.overhead_us
         assert cost.total_us >= max(getattr(cost, part.name) for part in fields(Cost) if part.metadata["part"])
         assert cost.burst_us <= cost.total_us
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8gemm.tuning import hopper
-from fp8gemm.tuning.candidates import MAX_STAGES, NARROW_SLOTS, candidate_configs, deepest_config, why_last
+from fp8gemm.tuning.candidates import MAX_STAGES, NARROW_SLOTS, STAGES, candidate_configs, deepest_config, why_last
 from fp8gemm.tuning.config import STAGING_COLS, Tile, TileConfig, shared_bytes, staged_part, staged_parts, violations
 from fp8gemm.tuning.hopper import named_chip
 from fp8gemm.tuning.problem import OutputType, Problem, Scaling, StoreKind
@@ -90,7 +90,8 @@ def test_candidates_are_legal_distinct_and_as_deep_as_fits(
         least, most = (half, parts) if store is TMA else (1, 1)
         assert least <= config.staging_slots <= most
         deeper = replace(config, stages=config.stages + 1, staging_slots=least)
-        assert config.stages == MAX_STAGES or shared_bytes(deeper, store, output, scaling) > SHARED_LIMIT
+        most_stages = STAGES.get(config.tile, MAX_STAGES)
+        assert config.stages == most_stages or shared_bytes(deeper, store, output, scaling) > SHARED_LIMIT
         roomier = replace(config, staging_slots=config.staging_slots + 1)
         assert config.staging_slots == most or shared_bytes(roomier, store, output, scaling) > SHARED_LIMIT
 
@@ -113,12 +114,20 @@ TALL = Tile(256, 128)  # for long K alone with few rows
 LONG_ROUND, SHORT_ROUND = {Tile(64, 80), Tile(64, 160), Tile(128, 80), Tile(128, 144), Tile(256, 96)}, {Tile(192, 64)}
 TWO_ROUNDS = {Tile(128, 96), Tile(192, 96), Tile(128, 144)}
 OF_FEW_ROUNDS = LONG_ROUND | SHORT_ROUND | TWO_ROUNDS
-OF_FEW_ROWS = {
+DIVIDED_OF_FEW_ROWS = {
+    Tile(128, 64, split_k=4),
+    Tile(64, 64, split_k=2),
+    Tile(64, 64, split_k=4),
+    Tile(64, 32, split_k=2),
+    Tile(64, 32, warpgroups_k=2),
+}
+OF_FEW_ROWS = DIVIDED_OF_FEW_ROWS | {
     Tile(64, 64, cluster_m=2),
     Tile(64, 64, cluster_n=2),
     Tile(128, 64, split_k=2),
     Tile(192, 128, split_k=2),
 }
+OF_MANY_ROWS = {Tile(64, 128, split_k=4)}
 H200 = named_chip("h200")
 
 
@@ -140,9 +149,11 @@ def last_tiles(problem: Problem) -> set[Tile]:
     ],
 )
 def test_some_tiles_are_for_long_k_or_short_k_alone(k: int, others: set[Tile]) -> None:
-    assert last_tiles(Problem(MANY_ROWS, 640, k)) == others | OF_FEW_ROWS
-    of_many_rows = OF_FEW_ROUNDS - {Tile(192, 96)} | ({TALL} if k < 2048 else set())
-    assert last_tiles(Problem(MANY_ROWS - 1, 640, k)) == others | of_many_rows
+    assert last_tiles(Problem(MANY_ROWS, 320, k)) == others | OF_FEW_ROWS
+    of_many_rows = OF_FEW_ROUNDS - {Tile(192, 96)} | OF_MANY_ROWS | ({TALL} if k < 2048 else set())
+    of_less_k = DIVIDED_OF_FEW_ROWS if k < 1024 else set()
+    of_any_k = {Tile(64, 64), Tile(64, 96)}  # with few rows
+    assert last_tiles(Problem(MANY_ROWS - 1, 320, k)) == (others - of_any_k) | of_many_rows | of_less_k
 
 
 @pytest.mark.parametrize(("n", "of_less"), [(1599, 0), (1600, 1), (5120, 1)])
@@ -201,7 +212,7 @@ def test_any_wave_of_whole_pairs_of_columns_may_share_k(
     config = deepest_config(Tile(64, block_n, 2, *cluster), store)
     assert config is not None and violations(config, store) == []
     assert (config.warpgroups_m, config.warpgroups_n, config.wave_cols) == (1, 1, block_n)
-    assert config.tile not in OF_FEW_ROWS and f"-k2-s{config.stages}" in config.label
+    assert f"-k2-s{config.stages}" in config.label
 
 
 @pytest.mark.parametrize(("block_m", "block_n"), [(128, 64), (64, 48), (64, 256)])
@@ -242,7 +253,8 @@ def test_shared_memory_holds_what_the_kernel_stages(store: StoreKind) -> None:
         least = config.stages * (stage + 16) + exchanged + output
         assert least <= shared_bytes(config, store) < least + 4096
         assert (config.block_bytes(), config.stage_bytes()) == (block, stage)
-        is_one_wave = config.block_m == 64 and config.block_n <= 128 and config.warpgroups_k * config.split_k == 1
+        of_one = config.block_n <= (128 if config.split_k == 1 else 64)
+        is_one_wave = config.block_m == 64 and of_one and config.warpgroups_k == 1
         of_rows = {64: 1 if is_one_wave else 2, 192: 3}
         assert config.warpgroups == of_rows.get(config.block_m, 2) and config.threads == 128 * (1 + config.warpgroups)
 
