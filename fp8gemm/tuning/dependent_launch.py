@@ -53,9 +53,10 @@ def starts_ahead(m: int, n: int, k: int, config: TileConfig | SwapAbConfig, num_
         return False
     ctas = rows_of_tiles * -(-n // config.block_n) * config.split_k
     places = -(-ctas // num_sms) * num_sms
+    if weight < UNEVEN_WEIGHT_OF_ORDINARY:
+        return True
     if weight < UNEVEN_WEIGHT:
-        is_even = isinstance(config, SwapAbConfig) or rows_of_tiles > 1 or ctas >= MOST_OF_A_ROUND * places
-        return weight < UNEVEN_WEIGHT_OF_ORDINARY or is_even
+        return isinstance(config, SwapAbConfig) or rows_of_tiles > 1 or ctas >= MOST_OF_A_ROUND * places
     return ctas >= (WHOLE_ROUND_OF_FEW if m <= FEW else WHOLE_ROUND) * places
 
 
