@@ -106,7 +106,7 @@ model (2026-11-30). With descriptors of 64 bits 128x256 was 1 to 2 % faster besi
 `few_parts_cycles`, 300 before, are since what chooses best at 87 products of several candidates and not worse at
 those of before (H200, 2026-11-30; docs/tuning.md, "The choice")."""
 
-FEW_ROWS = replace(
+OF_FEW_ROWS = replace(
     DEFAULT,
     shared_bytes_per_cycle=102.0,
     wave_latency_cycles=157.0,
@@ -118,7 +118,7 @@ FEW_ROWS = replace(
     launch_us=1.61,
     cluster_us=0.3,
     uneven_share=0.54,
-    lasting_power=1.42,
+    lasting_power=DEFAULT.burst_power,
     ahead_us=0.45,
 )
 """Of 48 to 192 rows and a weight scaled by blocks, with which no clock falls far: at the power of a burst, beside

@@ -178,7 +178,7 @@ class Predictor:
         self._ahead_us = self._overhead_us - constants.ahead_us
         written = config.block_m * config.block_n * problem.output.bytes / config.split_k
         self._drain_us = written / constants.drain_bytes_per_us
-        self._streamed_rows = streamed_rows(problem, config)
+        self._streamed_rows, self._uneven_share = streamed_rows(problem, config), constants.uneven_share
         self._divides = divides_last_round(problem, config)
         by_blocks = problem.scaling is Scaling.BLOCK  # what follows was not measured with other scales
         self._out_of_step_times = constants.out_of_step_times * out_of_step(problem.k) if by_blocks else 0.0
@@ -272,10 +272,10 @@ class Predictor:
         cycles, share = self._cycles(m, rounds), self._share(m)
         clock = self._clock_mhz(cycles, energy, self._power_limit)
         l2_us = share * rounds * tile.l2_bytes / chip.l2_bytes_per_us
-        read_us = dram_bytes / chip.dram_bytes_per_us
-        if rounds > 1:  # the last one asks device memory for less than it delivers
-            read_us *= 1.0 + self._constants.uneven_share * (1.0 - cluster_tiles / (rounds * self._clusters))
-        dram_us = self._constants.dram_latency_us + read_us
+        dram_us = dram_bytes / chip.dram_bytes_per_us
+        if self._uneven_share > 0.0 and rounds > 1:  # the last one asks device memory for less than it delivers
+            dram_us *= 1.0 + self._uneven_share * (1.0 - cluster_tiles / (rounds * self._clusters))
+        dram_us += self._constants.dram_latency_us
         return cluster_tiles, rounds, energy, clock, share * (self._drain_us + cycles / clock), l2_us, dram_us
 
     def _clock_mhz(self, cycles: float, energy_mj: float, power_limit: float) -> float:

@@ -11,8 +11,7 @@ from operator import itemgetter
 from fp8gemm.sizes import check_whole_sizes
 from fp8gemm.tuning.candidates import candidate_configs, least_k, why_last
 from fp8gemm.tuning.config import TileConfig
-from fp8gemm.tuning.constants import DEFAULT, Constants
-from fp8gemm.tuning.constants import FEW_ROWS as OF_FEW_ROWS
+from fp8gemm.tuning.constants import DEFAULT, OF_FEW_ROWS, Constants
 from fp8gemm.tuning.dependent_launch import as_launched
 from fp8gemm.tuning.hopper import Chip, named_chip
 from fp8gemm.tuning.many_rows import Candidates, fastest, worth_compiling
@@ -184,7 +183,7 @@ def _ranked(problem: Problem, chip: Chip, tables: Tables) -> tuple[tuple[Config,
                 costs.append((predict_swap_ab(as_launched(problem, swapped, chip), swapped, chip).total_us, swapped))
     constants = constants_for(problem)
     for ordinary, each in _predictors(_without_m(problem), chip, constants):
-        ahead = as_launched(problem, ordinary, chip).static_weights
+        ahead = problem.static_weights and as_launched(problem, ordinary, chip).static_weights
         costs.append((each.total_us(problem.m, ahead=ahead), ordinary))
     eligible: list[Config] = []
     last: list[Config] = []
@@ -262,15 +261,18 @@ def _is_invariant(config: TileConfig, wave_cols: int) -> bool:
 
 
 def swaps(problem: Problem) -> bool:
-    """Whether configs of the swapped orientation are among the candidates: for few rows, a weight that is scaled by
-    blocks, and an order of sums that may depend on M."""
-    return problem.m <= FEW_ROWS[-1] and problem.scaling is Scaling.BLOCK and not problem.batch_invariant
+    """Whether configs of the swapped orientation are among the candidates: for few rows of what `_may_swap`."""
+    return problem.m <= FEW_ROWS[-1] and _may_swap(problem)
+
+
+def _may_swap(problem: Problem) -> bool:
+    """Whether they are with few rows: a weight is scaled by blocks, and the order of sums may depend on M."""
+    return problem.scaling is Scaling.BLOCK and not problem.batch_invariant
 
 
 def constants_for(problem: Problem) -> Constants:
     """By which ordinary configs are compared for this problem."""
-    in_turns = LEAST_IN_TURNS <= problem.m < MANY_ROWS and problem.scaling is Scaling.BLOCK
-    return OF_FEW_ROWS if in_turns and not problem.batch_invariant else DEFAULT
+    return OF_FEW_ROWS if LEAST_IN_TURNS <= problem.m < MANY_ROWS and _may_swap(problem) else DEFAULT
 
 
 @cache

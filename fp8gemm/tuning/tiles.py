@@ -87,7 +87,7 @@ TILES: dict[Tile, Worth] = {
     Tile(192, 64): _of_rounds(1, _SHORT),
     Tile(64, 64, cluster_m=2): Worth(many=_NONE),
     Tile(64, 64, cluster_n=2): Worth(many=_NONE),
-    Tile(128, 64, split_k=2): Worth(many=_NONE, scalings=_BLOCK),
+    Tile(128, 64, split_k=2): _of_few_rows(_ALL),
     Tile(128, 64, split_k=4): _of_few_rows(_SPLIT),
     Tile(64, 64, split_k=2): _of_few_rows(_SPLIT),
     Tile(64, 64, split_k=4): _of_few_rows(_SPLIT),
