@@ -33,7 +33,7 @@ from fp8gemm.lab.bench.gates import Gate, Gates  # noqa: E402
 Row = Mapping[str, Any]
 DEEP_GEMM, OURS = "deepgemm", "fp8gemm"
 PREFILL = ("bench", "--m", "512,777,1024,2048,4096,8192", "--peers", "tensorwise,deepgemm")
-FEW = ("bench", "--m", "48,64,96,128,192", "--small-m", "--peers", "deepgemm", "--rounds", "15")
+FEW = ("bench", "--m", "48,64,96,128,192", "--small-m", "--peers", "deepgemm")
 RANDOM = ("tune", "--random", "100", "--candidates", "4", "--peers", "deepgemm", "--also", "128x256-s3")
 
 
@@ -138,7 +138,8 @@ GOALS: Mapping[str, Goal] = {
         )
         for regime, rounds, seconds in (("burst", "5", 40), ("sustained", "2", 90))
     },
-    "few-rows": Goal((*FEW,), 160, 35, _FEW),
+    "few-rows": Goal((*FEW, "--rounds", "31"), 160, 35, _FEW),
+    "few-rows-burst": Goal((*FEW, "--regime", "burst", "--rounds", "7"), 150, 35, _FEW),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,9 @@ def test_a_whole_run(
     monkeypatch.setattr(command, "DEVICE", "cpu")
     ours = peers.Peer(peers.OURS, "ours", right.prepare if ours_works else failing)
     missing = peers.Peer("absent", "", failing, module="no_such_module")
-    monkeypatch.setattr(peers, "PEERS", (ours, right, wrong, missing))
+    writing = peers.Peer("writing", "", lambda each: partial(torch.mm, each.x, each.w.t(), out=each.output))
+    idle = peers.Peer("idle", "leaves what another wrote", lambda each: lambda: each.output)
+    monkeypatch.setattr(peers, "PEERS", (ours, right, wrong, missing, writing, idle))
     path = tmp_path / "bench.json"
     arguments = ["--m", "16,512", "--nk", "128x256", "--warm-seconds", "0", "--json", str(path)]
 
@@ -207,7 +210,8 @@ def test_a_whole_run(
     output, reasons = capsys.readouterr()
     assert "absent skipped: no_such_module cannot be imported" in reasons and "triton skipped" in output + reasons
     written = json.loads(path.read_text())
-    assert written["gpu"] == "NVIDIA H200" and set(written["peers"]) == {peers.OURS, "right", "wrong"}
+    assert written["gpu"] == "NVIDIA H200"
+    assert set(written["peers"]) == {peers.OURS, "right", "wrong", "writing", "idle"}
     regimes = [(16, "turn"), (512, "burst"), (512, "sustained")]
     assert [(row["m"], row["regime"]) for row in written["rows"]] == regimes
     assert all(f"{name}: " in written["method"] for name in ("turn", "burst", "sustained"))
@@ -215,4 +219,11 @@ def test_a_whole_run(
         # As many results as operand sets: the calls rotate.
         assert row["us"]["right"] - more == row["sets"] >= 2
         assert "wrong" not in row["us"] and "differs from the bfloat16 product by 0.5" in row["failed"]["wrong"]
+        assert "writing" in row["us"] and "differs from the bfloat16 product by nan" in row["failed"]["idle"]
         assert (peers.OURS in row["us"]) == ours_works == bool(row["config"])
+
+
+def test_peers_write_to_the_same_memory() -> None:
+    operands = Operands.random(4, 128, 256, torch.Generator().manual_seed(1))
+    ours = [peers._ours(operands, pdl=pdl)() for pdl in (False, True)]
+    assert ours[0] is ours[1] is operands.output and relative_error(ours[0], operands.product()) < MAX_RELATIVE_ERROR

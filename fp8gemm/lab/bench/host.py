@@ -133,11 +133,11 @@ def _fp8_fresh(operands: Operands) -> Action:
 
 def _plan(operands: Operands) -> Action:
     a, scales_a, b, scales_b = operands.blocks
-    return partial(fp8gemm.plan(b, scales_b, max_m=a.shape[0]), a, scales_a, out=operands.empty_product())
+    return partial(fp8gemm.plan(b, scales_b, max_m=a.shape[0]), a, scales_a, out=operands.output)
 
 
 def _gemm(operands: Operands) -> Action:
-    return partial(fp8gemm.gemm, *operands.blocks, out=operands.empty_product())
+    return partial(fp8gemm.gemm, *operands.blocks, out=operands.output)
 
 
 def _quantize(operands: Operands) -> Action:

@@ -85,7 +85,7 @@ def make_plan(b: Tensor, scales_b: Tensor, *, max_m: int, pdl: bool, batch_invar
 def _ours(operands: Operands, *, pdl: bool = False, batch_invariant: bool = False) -> Call:
     a, scales_a, b, scales_b = operands.blocks
     plan = make_plan(b, scales_b, max_m=a.shape[0], pdl=pdl, batch_invariant=batch_invariant)
-    return partial(plan, a, scales_a, out=operands.empty_product())
+    return partial(plan, a, scales_a, out=operands.output)
 
 
 def _scaled_mm(operands: Operands, *, per_row: bool) -> Call:
@@ -103,7 +103,7 @@ def _cublas_block(operands: Operands) -> Call:
 
 
 def _deep_gemm(operands: Operands, *, pdl: bool = False) -> Call:
-    return deep_gemm_call(*operands.blocks, out=operands.empty_product(), pdl=pdl)
+    return deep_gemm_call(*operands.blocks, out=operands.output, pdl=pdl)
 
 
 def deep_gemm_call(a: Tensor, scales_a: Tensor, b: Tensor, scales_b: Tensor, *, out: Tensor, pdl: bool = False) -> Call:
@@ -131,9 +131,9 @@ def _floor(operands: Operands, *, pdl: bool = False) -> Call:
 
 
 def kernel_call(kernel: SingleKernel, operands: Operands) -> Call:
-    """A launch of this kernel on the current stream, into an output of its own."""
+    """A launch of this kernel on the current stream, into the output that all peers share."""
     a, scales_a, b, scales_b = operands.blocks
-    out = operands.empty_product()
+    out = operands.output
 
     def call() -> Tensor:
         kernel(a, scales_a, b, scales_b, out=out, stream=current_stream(out.device.index))

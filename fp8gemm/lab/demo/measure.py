@@ -72,4 +72,4 @@ def _time(problem: Problem, gpu: DeviceInfo, generator: torch.Generator) -> floa
 
 
 def _call(operands: Operands) -> Call:
-    return partial(fp8gemm.gemm, *operands.blocks, out=operands.empty_product())
+    return partial(fp8gemm.gemm, *operands.blocks, out=operands.output)
