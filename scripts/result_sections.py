@@ -90,7 +90,11 @@ SECTIONS = {
     "few_rows_48_to_192": Section(
         "few-rows-48-to-192-h200.json", small_m.small_m, "scripts/speed_goals.py few-rows --directory docs/results"
     ),
-    "few_rows": Section("few-rows-h200.json", small_m.small_m, "scripts/bench.py --small-m --peers deepgemm --json"),
+    "few_rows": Section(
+        "few-rows-h200.json",
+        small_m.small_m,
+        "scripts/bench.py --m 1,2,4,8,16,32 --small-m --peers deepgemm --rounds 15 --json",
+    ),
     "linear": Section(
         _LINEAR,
         linear.linear,
