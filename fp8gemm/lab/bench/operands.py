@@ -67,8 +67,8 @@ class Operands:
 
     @cached_property
     def output(self) -> Tensor:
-        """The (M, N) bfloat16 output that all peers write to: with outputs of their own two equal launches differ by up
-        to 1.6 % (192x4096x7168, H200, 2026-12-01), in every round alike."""
+        """The (M, N) bfloat16 output of all peers that are given one: with outputs of their own two equal launches
+        differ by up to 1.6 % (192x4096x7168, H200, 2026-12-01), in every round alike."""
         return self.empty_product()
 
 
