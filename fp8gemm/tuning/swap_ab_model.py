@@ -31,7 +31,10 @@ class SwapAbConstants:
     instead of 3.6 and 5.4 (H200, 2026-11-27). ``held_step_us`` and ``alone_large_us`` are by 372 times of 23 N x K at 8
     rows and 336 of eight others at 8 to 32, with a static weight: there the choice takes 4.5 and 2.0 % more than the
     fastest instead of 6.1 and 3.4, and nowhere more than before of what the others are by (H200, 2026-11-28). The
-    choice is the same from 0.01 to 0.02, and from 0.6 to 1.
+    choice is the same from 0.01 to 0.02, and from 0.6 to 1. ``held_room`` is by these and 8 other N x K, with a static
+    weight up to 32 rows: at 8 rows the choice takes 2.6 % more than the fastest at 39 shapes instead of 4.4: at three
+    N x K it is the fastest, 7 to 21 % behind before. One of 242 other shapes loses 1.2 %. It is the same from 1.1 to
+    1.25.
     """
 
     launch_us: float = 1.87
@@ -56,6 +59,7 @@ class SwapAbConstants:
     beside_share: float = 0.379  # of what the ring can fetch meanwhile, lost where the next kernel is there already
     held_cluster_us: float = 1.0  # with a static weight, of clusters that hold all of K: the next start beside them
     held_step_us: float = 0.02  # the same of a stage, without clusters: all are multiplied when the tokens come
+    held_room: float = 1.2  # and of the part of a kernel that has room
 
 
 DEFAULT = SwapAbConstants()
@@ -117,11 +121,16 @@ def predict_swap_ab(
     if problem.static_weights:
         # The next kernel's clusters need as many places in one GPC as they have CTAs.
         places = chip.clusters(config.split_k) * resident
-        beside = min(max(places - tiles, 0) / tiles, 1.0)
+        room = max(places / tiles - 1, 0.0)  # for so many kernels beside this one
+        beside = min(room, 1.0)
         ahead = held / steps
         window = ahead * dram * (1 - (constants.beside_share * beside if held < steps else 0.0))
         chain = constants.handover_us + constants.handover_sm_share * sm + constants.handover_tail_share * sums
         alone = constants.alone_large_us if is_large else constants.alone_us
+        if held == steps and config.split_k == 1:
+            # One that waits with all of K reads nothing more: memory is kept busy by the next, part of which has room.
+            beside = min(constants.held_room * (room % 1.0), 1.0)
+            alone = min(alone, dram) if room >= 1 else alone  # it costs no more than to read the weight
         launch = alone * (1 - beside) + max(chain - window, 0.0)
         launch = max(launch, chain + (1 - ahead) * dram - stream - tokens)
         if held == steps:

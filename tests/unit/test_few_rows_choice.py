@@ -48,9 +48,9 @@ def chosen_and_all(row: Mapping[str, Any], file: str, *, static: bool) -> tuple[
     [
         (FIT, True, range(1, 64), 54, 0.018),
         (FIT, True, range(64, 256), 50, 0.019),
-        (EIGHT, True, range(1, 64), 23, 0.046),
+        (EIGHT, True, range(1, 64), 23, 0.0265),
         (DECODE, True, range(1, 64), 24, 0.021),
-        (STATIC, True, range(1, 64), 24, 0.036),
+        (STATIC, True, range(1, 64), 24, 0.024),
         (STATIC, True, range(64, 256), 32, 0.008),
         (LARGE_STATIC, True, range(1, 64), 8, 0.017),
         (LARGE_STATIC, True, range(64, 256), 32, 0.007),
