@@ -32,9 +32,8 @@ class SwapAbConstants:
     rows and 336 of eight others at 8 to 32, with a static weight: there the choice takes 4.5 and 2.0 % more than the
     fastest instead of 6.1 and 3.4, and nowhere more than before of what the others are by (H200, 2026-11-28). The
     choice is the same from 0.01 to 0.02, and from 0.6 to 1. ``held_room`` is by these and 8 other N x K, with a static
-    weight up to 32 rows: at 8 rows the choice takes 2.6 % more than the fastest at 39 shapes instead of 4.4: at three
-    N x K it is the fastest, 7 to 21 % behind before. One of 242 other shapes loses 1.2 %. It is the same from 1.1 to
-    1.25.
+    weight up to 32 rows: at 8 rows the choice takes 2.6 % more than the fastest at 39 shapes instead of 4.4, and is the
+    same from 1.1 to 1.25. At three N x K it is the fastest, 7 to 21 % behind before; one of 242 other shapes loses 1.2.
     """
 
     launch_us: float = 1.87
@@ -130,7 +129,8 @@ def predict_swap_ab(
         if held == steps and config.split_k == 1:
             # One that waits with all of K reads nothing more: memory is kept busy by the next, part of which has room.
             beside = min(constants.held_room * (room % 1.0), 1.0)
-            alone = min(alone, dram) if room >= 1 else alone  # it costs no more than to read the weight
+            if room >= 1:
+                alone = min(alone, dram)  # the one beside has read its weight: what is lost is that of the next at most
         launch = alone * (1 - beside) + max(chain - window, 0.0)
         launch = max(launch, chain + (1 - ahead) * dram - stream - tokens)
         if held == steps:
