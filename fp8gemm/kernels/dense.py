@@ -19,7 +19,7 @@ from fp8gemm.tuning.problem import Grouping, OutputType, Problem, Scaling, Store
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SHORT_ROWS = ((1024, 384), (1536, 128))
+_SHORT_ROWS = ((1024, 384), (1536, 192))
 """Columns of a weight, and rows of A, up to which L2 fetches 128 bytes of it at a time."""
 _SWIZZLES: dict[int, Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
 
