@@ -108,8 +108,8 @@ def _piece_of_b(problem: Problem, config: TileConfig) -> int:
 
 
 def _fetch_bytes(m: int, k: int) -> int:
-    """What L2 fetches of a weight at least. Where reading a weight of few columns is most of the time, 256 bytes take 1
-    to 7 % longer, as in `fp8gemm.kernels.swap_ab.encode_blocks`; else 128 are as fast or slower."""
+    """What L2 fetches of a weight at least. Where reading a weight of few columns is most of the time, 256 bytes take
+    up to 7 % longer, as in `fp8gemm.kernels.swap_ab.encode_blocks`; else 128 are as fast or slower."""
     return SCALE_BLOCK if any(k <= columns and m <= rows for columns, rows in _SHORT_ROWS) else 2 * SCALE_BLOCK
 
 

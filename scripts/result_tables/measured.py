@@ -65,8 +65,12 @@ SHOWS = {
     "few-rows-choice-h200.json": ("the choice for few rows at other N x K", "tuning.md#few-rows-at-other-n-x-k"),
     "few-rows-choice-static-h200.json": ("the same of static weights", "tuning.md#few-rows-at-other-n-x-k"),
     "few-rows-large-h200.json": ("the same of eight large weights", "tuning.md#few-rows-at-other-n-x-k"),
-    "few-rows-static-small-h200.json": ("small static weights", "tuning.md#few-rows-at-other-n-x-k"),
     "few-rows-large-static-h200.json": ("and of them static", "tuning.md#few-rows-at-other-n-x-k"),
+    "few-rows-small-static-h200.json": ("and small ones", "tuning.md#few-rows-at-other-n-x-k"),
+    "few-rows-small-static-choices-h200.json": (
+        "where two constants change the choice of those",
+        "tuning.md#few-rows-at-other-n-x-k",
+    ),
     "few-rows-divided-h200.json": ("narrow tiles of which a cluster divides K", "tuning.md#narrow-tiles"),
     "few-rows-decode-h200.json": ("eight N x K of smaller models", "tuning.md#few-rows-at-other-n-x-k"),
     "few-rows-fit-h200.json": ("what that choice was fitted to", "tuning.md#few-rows-at-other-n-x-k"),
